@@ -1,0 +1,49 @@
+# Two commands do everything on a machine that has Python 3.11 or newer: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
+WORKERS ?= 2
+
+.PHONY: help demo test test-all lint types format bench clean
+
+help:  ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/pyvenv.cfg:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Privy Purse needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(PIP) -e '.[dev]'
+	@touch $@ $(VENV)/.run
+
+demo: $(VENV)/.run  ## plan private training for 48,842 real people with three consent levels
+	$(BIN)/privypurse demo
+
+test: lint types $(VENV)/.dev  ## lint, types and tests
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-all: lint types $(VENV)/.dev  ## the same, and the slow reproductions
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(VENV)/.dev  ## ruff: lint and format check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev  ## mypy
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## planning speed beside the peers, one table
+	$(BIN)/python -m benchmarks.plan
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,35 @@
+"""Releases → spent. NumPy, SciPy and dp-accounting only; knows nothing of models, plans or training."""
+
+from privypurse.accounting.accountant import Accountant, Progress
+from privypurse.accounting.gdp import GDP
+from privypurse.accounting.pld import PLD
+from privypurse.accounting.rdp import RDP
+from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
+from privypurse.accounting.tables import CertifiedTable
+from privypurse.errors import InvalidInput
+
+_BY_NAME: dict[str, Accountant] = {accountant.name: accountant for accountant in (PLD(), RDP())}
+
+
+def accountant_named(name: str) -> Accountant:
+    """The accountant that a plan names: "pld" or "rdp"."""
+    if name not in _BY_NAME:
+        raise InvalidInput(f"accountant is {name!r}; choose one of {', '.join(map(repr, _BY_NAME))}")
+    return _BY_NAME[name]
+
+
+__all__ = [
+    "GDP",
+    "PLD",
+    "RDP",
+    "Accountant",
+    "CertifiedTable",
+    "ClientSampled",
+    "Composed",
+    "Gaussian",
+    "Progress",
+    "PureDP",
+    "Release",
+    "SampledGaussian",
+    "accountant_named",
+]

@@ -1,0 +1,202 @@
+"""Privacy loss distributions on a grid: built pessimistically, composed by Fourier transform, read off as ε.
+
+Connect-the-dots (Doroshenko et al. 2022): the mass P and its counterpart Q of every loss between two grid points
+are split onto those two points so that both are kept. The split dominates the true pair, and is the best that
+does on this grid. What arithmetic may lose is counted in ``slop`` and taken off δ in the end.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import fft, special
+
+from privypurse.arrays import AnyArray, FloatArray
+
+_TAIL = 1e-16  # mass that each cut may move to an infinite loss
+
+
+@dataclass(frozen=True, eq=False)
+class LossDistribution:
+    """Losses (lower + i)·step with mass[i], an infinite loss with mass ``infinity``; δ is right within ``slop``."""
+
+    step: float
+    lower: int
+    mass: AnyArray
+    infinity: float
+    slop: float = 0.0
+
+    def repeated(self, count: int, precision: Any = np.float64) -> LossDistribution:
+        """The distribution of ``count`` independent losses added up."""
+        if count == 0:
+            return identity(self.step)
+        if count == 1:
+            return self
+        first, last = _chernoff_span(self.mass, count)
+        length = fft.next_fast_len(max(last - first + 1, self.mass.size), real=True)
+        spectrum = fft.rfft(self.mass.astype(precision), length)
+        size = np.abs(spectrum)
+        # A transform is off by less than 4·log2(n) roundings of a mass of 1, and the power multiplies that.
+        unit = float(np.finfo(precision).eps) * 4 * math.log2(length)
+        weight = math.sqrt(2 * float(np.sum(np.minimum(size + unit, 1.0) ** (2 * count - 2))))
+        slop = (count + 2) * unit * weight
+        spectrum **= count
+        mass = np.roll(fft.irfft(spectrum, length), -(first % length))[: last - first + 1]
+        survives = math.exp(count * math.log1p(-self.infinity))
+        return LossDistribution(
+            step=self.step,
+            lower=self.lower * count + first,
+            mass=np.maximum(mass, 0.0).astype(np.float64),
+            infinity=-math.expm1(math.log(survives)) + 2 * _TAIL if survives > 0 else 1.0,
+            slop=count * self.slop + slop,
+        )
+
+    def plus(self, other: LossDistribution) -> LossDistribution:
+        """The distribution of one loss from each, added up."""
+        size = self.mass.size + other.mass.size - 1
+        length = fft.next_fast_len(size, real=True)
+        wide = np.longdouble
+        spectrum = fft.rfft(self.mass.astype(wide), length) * fft.rfft(other.mass.astype(wide), length)
+        unit = float(np.finfo(wide).eps) * 4 * math.log2(length + 1)
+        mass = np.maximum(fft.irfft(spectrum, length)[:size], 0.0).astype(np.float64)
+        return LossDistribution(
+            step=self.step,
+            lower=self.lower + other.lower,
+            mass=mass,
+            infinity=self.infinity + other.infinity - self.infinity * other.infinity,
+            slop=self.slop + other.slop + 4 * unit * math.sqrt(length) + 2e-16,
+        )
+
+    def mixed(self, rate: float) -> LossDistribution:
+        """This loss with probability ``rate``, else no loss at all."""
+        first, last = min(self.lower, 0), max(self.lower + self.mass.size - 1, 0)
+        mass = np.zeros(last - first + 1)
+        mass[self.lower - first : self.lower - first + self.mass.size] = rate * self.mass
+        mass[-first] += 1.0 - rate
+        return LossDistribution(self.step, first, mass, rate * self.infinity, rate * self.slop + 2e-16)
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε with δ(ε) ≤ delta - slop; ∞ where there is none."""
+        left = delta - self.slop - self.infinity
+        if left <= 0:
+            return math.inf
+        losses = (self.lower + np.arange(self.mass.size)) * self.step
+        above = np.cumsum(self.mass[::-1])[::-1]  # mass of this loss and all larger ones
+        # δ(ε) = Σ_{ℓ > ε} mass·(1 - e^{ε-ℓ}); exponentials relative to a loss near the answer do not overflow.
+        pivot = float(losses[max(int(np.searchsorted(-above, -left, side="right")) - 1, 0)])
+        weighted = self.mass * np.exp(np.clip(pivot - losses, -700.0, 700.0))
+        counterpart = np.cumsum(weighted[::-1])[::-1]
+        at_loss = np.append(above[1:] - np.exp(np.clip(losses[:-1] - pivot, -700.0, 700.0)) * counterpart[1:], 0.0)
+        place = int(np.argmax(at_loss <= left))
+        if counterpart[place] <= 0 or above[place] <= left:
+            return max(0.0, float(losses[place]) if place else 0.0)
+        # Within the cell below losses[place], δ(ε) = above - e^ε·counterpart: solved for ε.
+        epsilon = pivot + math.log((above[place] - left) / counterpart[place])
+        return max(0.0, min(epsilon, float(losses[place])))
+
+
+def identity(step: float) -> LossDistribution:
+    """No loss, for sure."""
+    return LossDistribution(step, 0, np.ones(1), 0.0)
+
+
+def two_point(epsilon: float, step: float) -> LossDistribution:
+    """Randomised response, which dominates every ε-DP mechanism: loss ε or -ε, rounded up to the grid."""
+    top, bottom = math.ceil(epsilon / step * (1 - 1e-12)), math.ceil(-epsilon / step)
+    mass = np.zeros(top - bottom + 1)
+    mass[-1] = 1.0 / (1.0 + math.exp(-epsilon))
+    mass[0] += 1.0 - mass[-1] if top > bottom else 0.0
+    return LossDistribution(step, bottom, mass, 0.0)
+
+
+def sampled_gaussian(rate: float, noise_multiplier: float, step: float, count: int) -> tuple[LossDistribution, ...]:
+    """One step's losses for removing and for adding the record; one distribution where both are alike.
+
+    The pair is P = (1-q)·N(0,σ²) + q·N(1,σ²) against Q = N(0,σ²), and the reverse; as a function of the noisy
+    value x the loss of the first is log(1 - q + q·e^{(2x-1)/2σ²}), which rises. ``count`` only decides how far
+    out the tail is cut: so far that all steps together move less than 1e-16 to an infinite loss.
+    """
+    q, sigma = rate, noise_multiplier
+    far = -float(special.ndtri(max(_TAIL / count, 1e-300)))
+    top = float(np.logaddexp(math.log1p(-q) if q < 1 else -np.inf, math.log(q) + (0.5 + far * sigma) / sigma**2))
+    low_x = (-2 * far * sigma - 1) / (2 * sigma**2)
+    floor = float(np.logaddexp(math.log1p(-q) if q < 1 else -np.inf, math.log(q) + low_x))
+    grid = np.arange(math.floor(floor / step), math.ceil(top / step) + 1)
+    remove = _split(grid, step, _edges((grid * step).astype(np.float64), q, sigma), q, sigma, rising=True)
+    if q == 1:
+        return (remove,)
+    grid = -grid[::-1]
+    return remove, _split(grid, step, _edges((-grid * step).astype(np.float64), q, sigma), q, sigma, rising=False)
+
+
+def _edges(loss: FloatArray, q: float, sigma: float) -> FloatArray:
+    """The noisy value at which the loss of removal is reached; -∞ where it lies below all losses."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        odds = np.where(loss < 30, np.log(np.maximum(np.expm1(np.minimum(loss, 30)) + q, 0.0)), loss)
+        large = loss + np.log1p(-(1 - q) * np.exp(-np.maximum(loss, 30)))
+        return np.asarray(sigma**2 * (np.where(loss < 30, odds, large) - math.log(q)) + 0.5)
+
+
+def _split(grid: AnyArray, step: float, edges: FloatArray, q: float, sigma: float, rising: bool) -> LossDistribution:
+    """Split what lies between neighbouring grid points onto them; below the grid goes up, above it to infinity."""
+    bounds = np.concatenate([[-np.inf], edges, [np.inf]]) if rising else np.concatenate([[np.inf], edges, [-np.inf]])
+    without, with_ = _between(bounds / sigma), _between((bounds - 1) / sigma)
+    mixture = (1 - q) * without + q * with_
+    p, other = (mixture, without) if rising else (without, mixture)
+    inner_p, inner_q, losses = p[1:-1], other[1:-1], grid[:-1] * step
+    # Keep P and Q: up + down = P, up·e^-(ℓ+h) + down·e^-ℓ = Q.
+    with np.errstate(over="ignore", invalid="ignore"):
+        up = (inner_p - np.exp(losses + np.log(inner_q))) / -math.expm1(-step)
+    # The difference loses about 1/step units in the last place; lean upwards by more than that.
+    up = np.clip(np.nan_to_num(up, nan=0.0) + inner_p * (64 * np.finfo(np.float64).eps / step), 0.0, inner_p)
+    mass = np.zeros(grid.size)
+    mass[1:] += up
+    mass[:-1] += inner_p - up
+    mass[0] += p[0]
+    return LossDistribution(step, int(grid[0]), mass, float(p[-1]), slop=4e-16)
+
+
+def _between(z: FloatArray) -> FloatArray:
+    """Standard normal mass between neighbouring bounds, by whichever tail is the smaller."""
+    low, high = np.minimum(z[:-1], z[1:]), np.maximum(z[:-1], z[1:])
+    flip = low + high > 0  # mostly in the right tail: use the mirror image
+    low, high = np.where(flip, -high, low), np.where(flip, -low, high)
+    return np.asarray(np.maximum(special.ndtr(high) - special.ndtr(low), 0.0), dtype=np.float64)
+
+
+def _chernoff_span(mass: AnyArray, count: int) -> tuple[int, int]:
+    """Indices outside of which the sum of ``count`` losses has less than _TAIL mass on each side."""
+    index = np.arange(mass.size, dtype=np.float64)
+    mean = float(mass @ index) / float(mass.sum())
+    variance = max(float(mass @ (index - mean) ** 2) / float(mass.sum()), 1e-12)
+    need = math.log(1 / _TAIL)
+    gaussian = math.sqrt(2 * need / (count * variance))  # the best order if the sum is about normal
+    heavy = 40.0 / mass.size  # beyond about this order a single loss at the end of the grid decides
+    with np.errstate(divide="ignore"):
+        log_mass = np.log(mass)
+    reach = []
+    for sign in (-1.0, 1.0):
+        best = math.inf
+        for order in (
+            gaussian,
+            gaussian / 2,
+            gaussian / 4,
+            heavy / 2,
+            heavy / 4,
+            heavy / 8,
+            heavy,
+            heavy / 16,
+            heavy / 40,
+        ):
+            exponent = log_mass + sign * order * (index - mean)
+            peak = float(exponent.max())
+            log_moment = peak + math.log(float(np.exp(exponent - peak).sum()))
+            best = min(best, (count * log_moment + need) / order)
+            if best < 12 * math.sqrt(count * variance):  # as narrow as a normal sum: no need to look further
+                break
+        reach.append(best)
+    first, last = count * mean - reach[0], count * mean + reach[1]
+    return max(math.floor(first), 0), min(math.ceil(last), (mass.size - 1) * count)

@@ -1,0 +1,73 @@
+"""Small helpers for the arrays that everything here is made of."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from privypurse.errors import InvalidInput
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+AnyArray = npt.NDArray[Any]
+T = TypeVar("T", bound=np.generic)
+
+
+def frozen(array: npt.NDArray[T]) -> npt.NDArray[T]:
+    """The same array, read-only: what is checked at birth stays as it was checked."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def first_where(mask: npt.NDArray[np.bool_]) -> int | None:
+    """Index of the first True, or None."""
+    if not mask.any():
+        return None
+    return int(np.argmax(mask))
+
+
+def float_vector(values: Any, name: str) -> FloatArray:
+    """``values`` as a private one-dimensional float64 array, or an error that names the first offender."""
+    try:
+        raw = np.asarray(values)
+    except ValueError as error:
+        raise InvalidInput(f"{name} must be a flat sequence of numbers, one for each record: {error}") from None
+    if raw.ndim != 1:
+        raise InvalidInput(f"{name} must be one-dimensional, one number for each record; it has shape {raw.shape}")
+    if raw.size == 0:
+        raise InvalidInput(f"{name} is empty; give at least one record")
+    if raw.dtype.kind in "iuf":
+        return raw.astype(np.float64)
+    return _parsed(raw, name)
+
+
+def _parsed(raw: AnyArray, name: str) -> FloatArray:
+    """Text, booleans or objects: only real numbers pass, everything else is named."""
+    out = np.empty(raw.size, dtype=np.float64)
+    for row, value in enumerate(raw):
+        if isinstance(value, bool | np.bool_ | str | bytes | complex) or value is None:
+            raise InvalidInput(f"{name}[{row}] is {value!r}, not a number; give a float for each record")
+        try:
+            out[row] = float(value)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"{name}[{row}] is {value!r}, not a number; give a float for each record") from None
+    return out
+
+
+def refuse(
+    mask: npt.NDArray[np.bool_],
+    values: AnyArray,
+    name: str,
+    complaint: str,
+    where: Callable[[int], str] | None = None,
+) -> None:
+    """Raise for the first entry that ``mask`` marks, saying how many there are."""
+    row = first_where(mask)
+    if row is None:
+        return
+    place = where(row) if where else f"{name}[{row}]"
+    count = int(mask.sum())
+    more = f" ({count:,} such entries in all)" if count > 1 else ""
+    raise InvalidInput(f"{place} is {values[row]!s}, {complaint}{more}")

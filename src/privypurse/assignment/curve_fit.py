@@ -1,0 +1,114 @@
+"""Simulation-CurveFitting of Liu et al. (2024), §6.1: as published, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize
+
+from privypurse.accounting import RDP, Release, SampledGaussian
+from privypurse.accounting.conversion import epsilon_from_rdp_mironov
+from privypurse.arrays import FloatArray
+from privypurse.assignment.base import Assignment, Levels, Means
+from privypurse.assignment.sample import solved_noise
+from privypurse.errors import InfeasibleBudget
+
+CANDIDATE_RATES = np.linspace(0.01, 1.0, 100)
+CANDIDATE_ORDERS = np.arange(2.0, 257.0)
+
+
+@dataclass(frozen=True)
+class FittedCurve:
+    """f(q) = e^{aq+b} + c, their best-fit model of ε*(q), and its inverse."""
+
+    a: float
+    b: float
+    c: float
+    at_one: float
+    """ε*(1): budgets beyond it get rate 1 (their Algorithm 2, line 8)."""
+    r_squared: float
+
+    def cost(self, rate: FloatArray) -> FloatArray:
+        return np.asarray(np.exp(self.a * rate + self.b) + self.c, dtype=np.float64)
+
+    def rate(self, epsilon: FloatArray) -> FloatArray:
+        """The sampling probability estimator F. Below the curve's foot it has no answer; that is rate 0."""
+        above = np.maximum(np.asarray(epsilon) - self.c, 1e-300)
+        inner = ((np.log(above) - self.b) / self.a).clip(0.0, 1.0)
+        return np.asarray(np.where(np.asarray(epsilon) >= self.at_one, 1.0, inner), dtype=np.float64)
+
+
+def fit(release_at: Callable[[float], Release], delta: float) -> FittedCurve:
+    """Their Algorithm 2: simulate ε*(q) at candidate rates with Mironov's conversion, fit, invert.
+
+    The paper prints neither the candidate rates nor the orders; these are a hundred even rates and the
+    integers to 256.
+    """
+    accountant = RDP(CANDIDATE_ORDERS, convert=epsilon_from_rdp_mironov)
+    cost = accountant.epsilons([release_at(rate) for rate in CANDIDATE_RATES.tolist()], delta)
+    start = (1.0, np.log(max(float(np.ptp(cost)), 1e-6)) - 1.0, float(cost.min()))
+    try:
+        (a, b, c), _ = optimize.curve_fit(
+            lambda q, a, b, c: np.exp(np.minimum(a * q + b, 700.0)) + c,
+            CANDIDATE_RATES,
+            cost,
+            p0=start,
+            maxfev=20_000,
+        )
+    except RuntimeError as error:
+        raise InfeasibleBudget(f"the curve e^(aq+b)+c does not fit this training shape: {error}") from None
+    fitted = np.exp(a * CANDIDATE_RATES + b) + c
+    r_squared = 1 - float(np.sum((cost - fitted) ** 2) / np.sum((cost - cost.mean()) ** 2))
+    return FittedCurve(float(a), float(b), float(c), float(cost[-1]), r_squared)
+
+
+@dataclass(frozen=True)
+class CurveFit:
+    """Rates by the fitted curve; σ is given, or the one that Sample would solve.
+
+    A fit is no bound (rule 4). So by default each fitted rate is checked: one that overspends is backed off to
+    the certified rate, one that leaves budget unused is raised to it. ``as_published`` trusts the curve.
+    """
+
+    as_published: bool = False
+
+    @property
+    def name(self) -> str:
+        return "curve-fit-as-published" if self.as_published else "curve-fit"
+
+    def assign(self, levels: Levels, means: Means) -> Assignment:
+        given = means.shape.noise_multiplier
+        sigma = solved_noise(levels, means) if given is None else given
+        steps = means.shape.steps
+        rate = np.empty(levels.epsilon.size)
+        for delta in np.unique(levels.delta):
+            curve = fit(lambda q: SampledGaussian(q, sigma, steps), float(delta))
+            rows = levels.delta == delta
+            rate[rows] = curve.rate(levels.epsilon[rows])
+        if self.as_published:
+            return self._assignment(levels, means, sigma, rate, given is None, ("rates trust a fitted curve",))
+        safe, _ = means.rates(sigma).certified(levels.epsilon, levels.delta)
+        over, under = int(levels.people[rate > safe].sum()), int(levels.people[rate < safe].sum())
+        note = f"of the fitted rates {over:,} overspent and were lowered, {under:,} left budget and were raised"
+        return self._assignment(levels, means, sigma, safe, given is None, (note,))
+
+    def _assignment(
+        self,
+        levels: Levels,
+        means: Means,
+        sigma: float,
+        rate: FloatArray,
+        solved: bool,
+        notes: tuple[str, ...],
+    ) -> Assignment:
+        return Assignment(
+            noise_multiplier=sigma,
+            rate=rate,
+            clip_norm=np.full(rate.size, means.shape.clip_norm),
+            capped=rate >= 1.0,
+            from_budgets=solved,
+            keeps_budgets=not self.as_published,
+            notes=notes,
+        )

@@ -1,0 +1,103 @@
+"""Sample: whoever grants more privacy is drawn more often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize
+
+from privypurse.assignment.base import Assignment, Levels, Means
+from privypurse.assignment.uniform import Uniform
+from privypurse.errors import InfeasibleBudget
+
+Excess = Callable[[float], float]
+"""log σ → log of (mean rate / wanted mean rate)."""
+
+_LEAST_NOISE, _MOST_NOISE = 0.02, 1e5
+_CLOSE = 2e-4  # in the logarithm of the mean rate
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Boenisch et al. (2023), Algorithm 1: one noise multiplier, a sampling rate for each ε.
+
+    With a given noise multiplier each rate follows from the person's own (ε, δ) and the training shape alone.
+    Without, σ is solved so that the mean rate is batch_size / people.
+    """
+
+    name: str = "sample"
+
+    def assign(self, levels: Levels, means: Means) -> Assignment:
+        given = means.shape.noise_multiplier
+        sigma = solved_noise(levels, means) if given is None else given
+        rate, _ = means.rates(sigma).certified(levels.epsilon, levels.delta)
+        return Assignment(
+            noise_multiplier=sigma,
+            rate=rate,
+            clip_norm=np.full(rate.size, means.shape.clip_norm),
+            capped=rate >= 1.0,
+            from_budgets=given is None,
+        )
+
+
+def solved_noise(levels: Levels, means: Means) -> float:
+    """The σ at which the rates that all budgets buy average batch_size / people.
+
+    More noise buys everyone a larger rate, so the mean rate rises with σ and one σ fits.
+    """
+    wanted = means.shape.batch_size / levels.total
+    if wanted >= 1.0:  # everybody in every step: the strictest person decides
+        return Uniform().assign(levels, means).noise_multiplier
+
+    def excess(means: Means) -> Excess:
+        def at(log_sigma: float) -> float:
+            rate = means.rates(math.exp(log_sigma)).guess(levels.epsilon, levels.delta)
+            return math.log(float(levels.people @ rate) / levels.total / wanted)
+
+        return at
+
+    by_rdp = _root(excess(means.with_accountant(means.guide)))
+    if means.accountant.name == means.guide.name:
+        return math.exp(by_rdp)
+    return math.exp(_secant(excess(means), by_rdp))
+
+
+def _root(excess: Excess) -> float:
+    """Bracket the root by doubling from σ = 1, then Brent."""
+    low = high = 0.0
+    if excess(0.0) > 0:
+        while excess(low) > 0:
+            low, high = low - math.log(2), low
+            _check_range(low)
+    else:
+        while excess(high) < 0:
+            low, high = high, high + math.log(2)
+            _check_range(high)
+    return float(optimize.brentq(excess, low, high, xtol=1e-5))
+
+
+def _secant(excess: Excess, start: float) -> float:
+    """A few dear evaluations around a good start."""
+    x, y = start, excess(start)
+    slope = 1.2  # rates rise a little faster than σ
+    for _ in range(12):
+        if abs(y) < _CLOSE:
+            break
+        step = float(np.clip(-y / slope, -0.3, 0.3))
+        x_new = x + step
+        _check_range(x_new)
+        y_new = excess(x_new)
+        slope = float(np.clip((y_new - y) / step, 0.05, 20.0))
+        x, y = x_new, y_new
+    return float(x)
+
+
+def _check_range(log_sigma: float) -> None:
+    if not math.log(_LEAST_NOISE) <= log_sigma <= math.log(_MOST_NOISE):
+        raise InfeasibleBudget(
+            f"no noise multiplier between {_LEAST_NOISE:g} and {_MOST_NOISE:g} lets these budgets fill the batch "
+            "size; change batch_size or steps, or give noise_multiplier= yourself"
+        )

@@ -1,0 +1,36 @@
+"""Scale: whoever grants more privacy is clipped less."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from privypurse.assignment.base import Assignment, Levels, Means
+
+_ROUND_DOWN = 1 - 1e-12
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Boenisch et al. (2023), Algorithm 2: one rate, batch_size / people; a clip norm for each ε.
+
+    σᵢ is what ε_i needs at that rate; the common σ is the harmonic mean of the σᵢ over people, so that the
+    clip norms cᵢ = C·σ/σᵢ average C (their Eq. 10). With a given noise multiplier that takes its place.
+    """
+
+    name: str = "scale"
+
+    def assign(self, levels: Levels, means: Means) -> Assignment:
+        rate = min(1.0, means.shape.batch_size / levels.total)
+        inverse, _ = means.inverse_noise(rate).certified(levels.epsilon, levels.delta)
+        sigma = means.shape.noise_multiplier
+        if sigma is None:
+            sigma = levels.total / float(levels.people @ inverse)
+        # Rounded down, so that σ·C/cᵢ, once computed, is not a hair below the certified σᵢ.
+        clip_norm = means.shape.clip_norm * sigma * inverse * _ROUND_DOWN
+        return Assignment(
+            noise_multiplier=sigma,
+            rate=np.full(inverse.size, rate),
+            clip_norm=clip_norm,
+            capped=np.zeros(inverse.size, dtype=bool),
+            from_budgets=True,
+        )

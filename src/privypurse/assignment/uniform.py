@@ -1,0 +1,37 @@
+"""Everyone at the strictest budget: ordinary DP-SGD, the baseline."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from privypurse.assignment.base import Assignment, Levels, Means
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """One rate and one clip norm for all, chosen for the strictest (ε, δ) among them.
+
+    Without a given noise multiplier the rate is batch_size / people and σ is solved; with one, the rate is.
+    """
+
+    name: str = "uniform"
+
+    def assign(self, levels: Levels, means: Means) -> Assignment:
+        strictest, at_delta = levels.epsilon.min(keepdims=True), levels.delta.min(keepdims=True)
+        sigma = means.shape.noise_multiplier
+        if sigma is None:
+            rate = min(1.0, means.shape.batch_size / levels.total)
+            inverse, _ = means.inverse_noise(rate).certified(strictest, at_delta)
+            sigma = float(1.0 / inverse[0])
+            capped = False
+        else:
+            rates, _ = means.rates(sigma).certified(strictest, at_delta)
+            rate = float(rates[0])
+            capped = rate == 1.0
+        return Assignment(
+            noise_multiplier=sigma,
+            rate=np.full(levels.epsilon.size, rate),
+            clip_norm=np.full(levels.epsilon.size, means.shape.clip_norm),
+            capped=np.full(levels.epsilon.size, capped),
+            from_budgets=True,
+        )

@@ -1,0 +1,235 @@
+"""Who holds what: everyone's privacy budget, checked once and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privypurse import ladder, tabular
+from privypurse.arrays import AnyArray, FloatArray, IntArray, first_where, float_vector, frozen, refuse
+from privypurse.errors import InvalidInput
+
+DEFAULT_DELTA = 1e-5
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Budgets:
+    """The purses of a data set: one ε and one δ for each record, read-only float64.
+
+    Guarantee: every ε is finite and positive, every δ lies in (0, 1), and nothing was dropped, clipped or
+    reordered on the way in; anything else was an `InvalidInput` that names the first offending record.
+
+    δ is a number for all, which is kept exactly, or one number for each record. The latter are rounded
+    *down* to one significant digit (1e-5, 2e-5, … 9e-5, 1e-4, …): stricter, never looser, and by a rule
+    that looks at nobody else's δ.
+
+    With ``person``, records with the same id are one unit with one ε and one δ: whatever a plan counts
+    (people, rates, batch size) it counts in persons. Two budgets for one person are an error.
+
+    Budgets are themselves sensitive: people with something to hide tend to choose a small ε.
+    """
+
+    epsilon: FloatArray
+    delta: FloatArray
+    person: AnyArray | None
+    owner: IntArray
+    """For each record, which unit it belongs to: 0 … people-1 in order of first appearance."""
+
+    def __init__(self, epsilon: Any, delta: Any = DEFAULT_DELTA, person: Any = None) -> None:
+        eps = float_vector(epsilon, "epsilon")
+        refuse(np.isnan(eps), eps, "epsilon", "which is no budget; give every record a positive number")
+        refuse(
+            np.isinf(eps),
+            eps,
+            "epsilon",
+            "but a budget must be finite; for a record without privacy choose a large ε",
+        )
+        refuse(eps <= 0, eps, "epsilon", "but a budget must be positive; leave out who takes no part")
+        dlt = _checked_delta(delta, eps.size)
+        ids, owner = _units(person, eps.size)
+        _refuse_disagreement(eps, owner, ids, "epsilon")
+        _refuse_disagreement(dlt, owner, ids, "delta")
+        object.__setattr__(self, "epsilon", frozen(eps))
+        object.__setattr__(self, "delta", frozen(dlt))
+        object.__setattr__(self, "person", None if ids is None else frozen(ids))
+        object.__setattr__(self, "owner", frozen(owner))
+
+    def __len__(self) -> int:
+        return int(self.epsilon.size)
+
+    def __repr__(self) -> str:
+        low, high = float(self.epsilon.min()), float(self.epsilon.max())
+        who = "" if self.person is None else f", {self.people:,} people"
+        return f"Budgets({len(self):,} records{who}, ε {low:.4g} … {high:.4g})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Budgets):
+            return NotImplemented
+        return (
+            np.array_equal(self.epsilon, other.epsilon)
+            and np.array_equal(self.delta, other.delta)
+            and np.array_equal(self.owner, other.owner)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def people(self) -> int:
+        """How many units there are: persons where ids were given, else records."""
+        return len(self) if self.person is None else int(self.owner.max()) + 1
+
+    @property
+    def first_record(self) -> IntArray:
+        """For each unit, its first record."""
+        if self.person is None:
+            return self.owner
+        return np.unique(self.owner, return_index=True)[1].astype(np.int64)
+
+    @classmethod
+    def from_levels(
+        cls, levels: Any, epsilon: Mapping[Any, float], delta: Any = DEFAULT_DELTA, person: Any = None
+    ) -> Budgets:
+        """From categories, one for each record. The mapping category → ε is the regulator's."""
+        return cls(epsilon_of_levels(levels, epsilon), delta=delta, person=person)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        epsilon: str | None = None,
+        *,
+        level: str | None = None,
+        levels: Mapping[str, float] | None = None,
+        delta: float | str = DEFAULT_DELTA,
+        person: str | None = None,
+    ) -> Budgets:
+        """From a pandas DataFrame. Arguments name columns, as in `read`."""
+        return cls._from_columns(tabular.FrameColumns(frame), epsilon, level, levels, delta, person)
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path,
+        epsilon: str | None = None,
+        *,
+        level: str | None = None,
+        levels: Mapping[str, float] | None = None,
+        delta: float | str = DEFAULT_DELTA,
+        person: str | None = None,
+    ) -> Budgets:
+        """From a CSV or Parquet file (by its ending).
+
+        Either ``epsilon`` names the column of budgets (default: the column called "epsilon"), or ``level``
+        names a column of categories and ``levels`` says which ε each of them stands for. ``delta`` is a
+        number or the name of a column, ``person`` the name of the column of ids.
+        """
+        return cls._from_columns(tabular.open_columns(Path(path)), epsilon, level, levels, delta, person)
+
+    @classmethod
+    def _from_columns(
+        cls,
+        columns: tabular.Columns,
+        epsilon: str | None,
+        level: str | None,
+        levels: Mapping[str, float] | None,
+        delta: float | str,
+        person: str | None,
+    ) -> Budgets:
+        if level is not None:
+            if epsilon is not None:
+                raise InvalidInput("give either epsilon= (a column of budgets) or level= with levels=, not both")
+            if levels is None:
+                raise InvalidInput(f"level={level!r} needs levels=, the mapping from category to ε")
+            eps = epsilon_of_levels(columns.labels(level), levels, where=columns.where(level))
+        else:
+            if levels is not None:
+                raise InvalidInput("levels= needs level=, the name of the column that holds the categories")
+            eps = columns.numbers("epsilon" if epsilon is None else epsilon)
+        return cls(
+            eps,
+            delta=columns.numbers(delta) if isinstance(delta, str) else delta,
+            person=None if person is None else columns.labels(person),
+        )
+
+
+def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Any = None) -> FloatArray:
+    """The ε of each category, or an error that names the first category without one."""
+    if not epsilon:
+        raise InvalidInput("the mapping from level to ε is empty; give an ε for each level")
+    labels = np.asarray(levels)
+    if labels.ndim != 1 or labels.size == 0:
+        raise InvalidInput(f"levels must be a non-empty flat sequence of categories; it has shape {labels.shape}")
+    codes, names = _factorised(labels)
+    table = np.full(names.size, np.nan)
+    for code, name in enumerate(names.tolist()):
+        if name not in epsilon:
+            row = first_where(codes == code)
+            assert row is not None
+            place = where(row) if where else f"levels[{row}]"
+            known = ", ".join(repr(key) for key in epsilon)
+            raise InvalidInput(f"{place} is {name!r}, a level without an ε; the mapping has only {known}")
+        table[code] = float_vector([epsilon[name]], f"epsilon of level {name!r}")[0]
+        if not (np.isfinite(table[code]) and table[code] > 0):
+            raise InvalidInput(f"the ε of level {name!r} is {table[code]}; it must be finite and positive")
+    return table[codes]
+
+
+def _checked_delta(delta: Any, n: int) -> FloatArray:
+    if np.ndim(delta) == 0:
+        value = float_vector([delta], "delta")[0]
+        if not 0.0 < value < 1.0:
+            raise InvalidInput(f"delta is {value}, but must lie strictly between 0 and 1; 1e-5 is usual")
+        return np.broadcast_to(np.float64(value), n)
+    dlt = float_vector(delta, "delta")
+    if dlt.size != n:
+        raise InvalidInput(f"delta has {dlt.size:,} entries but epsilon has {n:,}; give one number, or one each")
+    refuse(~((dlt > 0) & (dlt < 1)), dlt, "delta", "but must lie strictly between 0 and 1")
+    return ladder.one_digit_floor(dlt)
+
+
+def _units(person: Any, n: int) -> tuple[AnyArray | None, IntArray]:
+    if person is None:
+        return None, np.arange(n, dtype=np.int64)
+    ids = np.array(person)  # a copy: the caller's array may change later
+    if ids.ndim != 1 or ids.size != n:
+        raise InvalidInput(f"person must hold one id for each of the {n:,} records; it has shape {ids.shape}")
+    if ids.dtype.kind == "f":
+        refuse(~np.isfinite(ids), ids, "person", "which is no id; give every record its owner")
+    if ids.dtype.kind == "O":
+        missing = np.fromiter((value is None or value != value for value in ids), dtype=bool, count=n)
+        refuse(missing, ids, "person", "which is no id; give every record its owner")
+    codes, names = _factorised(ids)
+    # Units count in order of first appearance, so that the order of records decides, not the spelling of ids.
+    first = np.full(names.size, n, dtype=np.int64)
+    np.minimum.at(first, codes, np.arange(n))
+    rank = np.empty(names.size, dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(names.size)
+    return ids, rank[codes]
+
+
+def _factorised(values: AnyArray) -> tuple[IntArray, AnyArray]:
+    try:
+        names, codes = np.unique(values, return_inverse=True)
+    except TypeError:  # ids of mixed kinds cannot be sorted, but they can be looked up
+        seen: dict[Any, int] = {}
+        codes = np.fromiter((seen.setdefault(value, len(seen)) for value in values), np.int64, values.size)
+        names = np.empty(len(seen), dtype=object)
+        names[:] = list(seen)
+    return codes.astype(np.int64), names
+
+
+def _refuse_disagreement(values: FloatArray, owner: IntArray, ids: AnyArray | None, name: str) -> None:
+    if ids is None:
+        return
+    promised = np.empty(int(owner.max()) + 1)
+    promised[owner[::-1]] = values[::-1]  # the first record of each person decides
+    row = first_where(promised[owner] != values)
+    if row is not None:
+        raise InvalidInput(
+            f"person {ids[row]!s} has two values of {name}: {promised[owner[row]]:g} in an earlier record and "
+            f"{values[row]:g} in record {row}; give one, the smaller to be safe"
+        )

@@ -1,0 +1,327 @@
+"""Plans: what training will do, fixed before it starts, and what it will have cost everyone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privypurse.accounting import Progress, Release, SampledGaussian, accountant_named
+from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
+from privypurse.budgets import Budgets
+from privypurse.errors import InvalidInput
+
+
+class Promise(StrEnum):
+    """What an ε of the plan protects (rule 7)."""
+
+    DATA = "data"
+    PRESENCE = "presence"
+    NONE = "none"
+
+    @property
+    def text(self) -> str:
+        return _PROMISES[self]
+
+
+_PROMISES = {
+    Promise.DATA: (
+        "Each ε protects that person's data, given the list of budgets: public constants of this plan were "
+        "solved from everyone's ε or from their number, so they may tell something about those."
+    ),
+    Promise.PRESENCE: (
+        "Each ε protects that person's data, presence and declared ε: each rate follows from the person's own "
+        "ε and constants fixed beforehand."
+    ),
+    Promise.NONE: (
+        "NO PROMISE. This plan repeats a published method for comparison; 'certified' is what it really spends, "
+        "which may be more than was promised. Do not train on people's data with it."
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingShape:
+    """The public constants of training. With ``noise_multiplier`` None it is still to be solved.
+
+    ``batch_size`` is the divisor of every step, whoever was drawn (rule 2). Noise has the standard deviation
+    ``noise_multiplier`` · ``clip_norm`` on each summed gradient.
+    """
+
+    steps: int
+    batch_size: int
+    clip_norm: float = 1.0
+    noise_multiplier: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
+                raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")
+            object.__setattr__(self, name, value.__index__())
+        for name in ("clip_norm", "noise_multiplier"):
+            value = getattr(self, name)
+            if value is None and name == "noise_multiplier":
+                continue
+            if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+                raise InvalidInput(f"{name} is {value!r}, not a number")
+            number = float(value)
+            if not (math.isfinite(number) and number > 0):
+                raise InvalidInput(f"{name} is {number}; it must be finite and positive")
+            object.__setattr__(self, name, number)
+
+    def with_noise(self, noise_multiplier: float) -> TrainingShape:
+        """The same shape, with the noise multiplier solved."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LevelTable:
+    """What is alike for all people of a level, one entry a level. Levels ascend in ε."""
+
+    epsilon: FloatArray
+    """The promise: the people's ε, rounded down to the ladder."""
+    delta: FloatArray
+    rate: FloatArray
+    clip_norm: FloatArray
+    capped: AnyArray
+    """True where even the largest rate or clip norm leaves some of the ε unused."""
+
+    def __post_init__(self) -> None:
+        size = np.size(self.epsilon)
+        for item in fields(self):
+            value = np.array(getattr(self, item.name), dtype=bool if item.name == "capped" else np.float64)
+            if value.shape != (size,) or size == 0:
+                raise InvalidInput(f"levels.{item.name} has shape {value.shape}; every column needs {size} entries")
+            object.__setattr__(self, item.name, frozen(value))
+        if not ((self.rate >= 0) & (self.rate <= 1)).all():
+            raise InvalidInput("levels.rate holds something that is no probability")
+        for name in ("epsilon", "delta", "clip_norm"):
+            column = getattr(self, name)
+            if not (np.isfinite(column) & (column > 0)).all():
+                raise InvalidInput(f"levels.{name} holds something that is not finite and positive")
+
+    def __len__(self) -> int:
+        return int(self.epsilon.size)
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """One line of a plan's table: a level, or several that lie next to each other."""
+
+    people: int
+    capped: int
+    epsilon: tuple[float, float]
+    certified: tuple[float, float]
+    rate: tuple[float, float]
+    clip_norm: tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """What training will do, fixed before it starts.
+
+    Guarantee (unless ``promise`` says NONE): after all ``steps`` of Poisson-sampled Gaussian training with
+    exactly these rates, clip norms and noise, every person's ε at their δ is at most ``spent()``, which is at
+    most what they promised; ``accountant`` names the proof. A person's records are one unit.
+
+    Rates, clip norms and levels are as sensitive as the budgets that they follow from (rule 6).
+    """
+
+    method: str
+    accountant: str
+    promise: Promise
+    shape: TrainingShape
+    levels: LevelTable
+    level_of: AnyArray
+    """For each unit (person, or record where there are no persons), its level."""
+    owner: AnyArray | None = None
+    """For each record, its unit; None where each record is its own."""
+    notes: tuple[str, ...] = ()
+    _spent: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        accountant_named(self.accountant)
+        if self.shape.noise_multiplier is None:
+            raise InvalidInput("a plan needs its noise multiplier")
+        object.__setattr__(self, "promise", Promise(self.promise))
+        object.__setattr__(self, "notes", tuple(self.notes))
+        level_of = _compact(self.level_of, len(self.levels), "level_of")
+        object.__setattr__(self, "level_of", level_of)
+        if self.owner is not None:
+            object.__setattr__(self, "owner", _compact(self.owner, level_of.size, "owner"))
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan({self.method}, {self.people:,} people, σ {self.noise_multiplier:.4g}, {self.steps:,} steps, "
+            f"batch size {self.batch_size:,}, {self.accountant})"
+        )
+
+    @property
+    def noise_multiplier(self) -> float:
+        assert self.shape.noise_multiplier is not None
+        return self.shape.noise_multiplier
+
+    @property
+    def steps(self) -> int:
+        return self.shape.steps
+
+    @property
+    def batch_size(self) -> int:
+        """The public divisor of every step."""
+        return self.shape.batch_size
+
+    @property
+    def clip_norm(self) -> float:
+        """The reference clip norm C: noise is noise_multiplier · C."""
+        return self.shape.clip_norm
+
+    @property
+    def people(self) -> int:
+        return int(self.level_of.size)
+
+    @property
+    def records(self) -> int:
+        return self.people if self.owner is None else int(self.owner.size)
+
+    def _by_record(self, column: AnyArray) -> Any:
+        by_unit = column[self.level_of]
+        return frozen(by_unit if self.owner is None else by_unit[self.owner])
+
+    @property
+    def rates(self) -> FloatArray:
+        """For each record the probability that its person enters a step."""
+        return self._by_record(self.levels.rate)  # type: ignore[no-any-return]
+
+    @property
+    def clip_norms(self) -> FloatArray:
+        """For each record its person's clip norm. A person's records are clipped as one sum."""
+        return self._by_record(self.levels.clip_norm)  # type: ignore[no-any-return]
+
+    @property
+    def epsilon(self) -> FloatArray:
+        """For each record the ε that is promised: its budget, rounded down to the ladder."""
+        return self._by_record(self.levels.epsilon)  # type: ignore[no-any-return]
+
+    @property
+    def delta(self) -> FloatArray:
+        return self._by_record(self.levels.delta)  # type: ignore[no-any-return]
+
+    @property
+    def capped(self) -> AnyArray:
+        """For each record whether even rate 1 leaves some of its ε unused."""
+        return self._by_record(self.levels.capped)  # type: ignore[no-any-return]
+
+    @property
+    def expected_batch_size(self) -> float:
+        """How many people a step draws on average: the sum of all rates. Sensitive; never a divisor (rule 2)."""
+        return float(self._people_by_level() @ self.levels.rate)
+
+    def _people_by_level(self) -> IntArray:
+        return np.bincount(self.level_of, minlength=len(self.levels)).astype(np.int64)
+
+    def releases(self, steps: int | None = None) -> tuple[Release, ...]:
+        """What a person of each level faces in ``steps`` steps (default: all)."""
+        count = self._checked_steps(steps)
+        reference = self.clip_norm
+        return tuple(
+            SampledGaussian(rate, self.noise_multiplier * (reference / clip if clip != reference else 1.0), count)
+            for rate, clip in zip(self.levels.rate.tolist(), self.levels.clip_norm.tolist(), strict=True)
+        )
+
+    def spent(self, steps: int | None = None) -> FloatArray:
+        """The certified ε of every record after ``steps`` steps (default: all), recomputed from the releases."""
+        return self._by_record(self.spent_by_level(steps))  # type: ignore[no-any-return]
+
+    def spent_by_level(self, steps: int | None = None, progress: Progress | None = None) -> FloatArray:
+        """The same, one entry a level."""
+        count = self._checked_steps(steps)
+        if count not in self._spent:
+            accountant = accountant_named(self.accountant)
+            releases = self.releases(count)
+            self._spent[count] = frozen(accountant.epsilons(releases, self.levels.delta, progress))
+        return self._spent[count]
+
+    def _checked_steps(self, steps: int | None) -> int:
+        if steps is None:
+            return self.steps
+        if isinstance(steps, bool) or not hasattr(steps, "__index__") or not 0 <= steps.__index__() <= self.steps:
+            raise InvalidInput(f"steps is {steps!r}; the plan covers 0 to {self.steps}")
+        return steps.__index__()
+
+    def check(self, budgets: Budgets) -> None:
+        """Raise unless everyone's recomputed ε is within the budget that they hold in ``budgets``."""
+        if len(budgets) != self.records:
+            raise InvalidInput(f"the plan is for {self.records:,} records, budgets hold {len(budgets):,}")
+        spent = self.spent()
+        over = (spent > budgets.epsilon) | (self.delta > budgets.delta)
+        if over.any():
+            worst = int(np.argmax(np.where(over, spent / budgets.epsilon, 0.0)))
+            raise InvalidInput(
+                f"{int(over.sum()):,} records overspend; worst is record {worst}: spends ε = {spent[worst]:.4g} at "
+                f"δ = {self.delta[worst]:g}, holds ε = {budgets.epsilon[worst]:.4g} at δ = {budgets.delta[worst]:g}"
+            )
+
+    def by_level(self, most: int = 12, progress: Progress | None = None) -> list[LevelRow]:
+        """The table of the plan in at most ``most`` lines; neighbouring levels share one where there are more."""
+        spent = self.spent_by_level(progress=progress)
+        people = self._people_by_level()
+
+        def span(column: FloatArray, some: slice) -> tuple[float, float]:
+            return float(column[some].min()), float(column[some].max())
+
+        return [
+            LevelRow(
+                people=int(people[some].sum()),
+                capped=int(people[some][self.levels.capped[some]].sum()),
+                epsilon=span(self.levels.epsilon, some),
+                certified=span(spent, some),
+                rate=span(self.levels.rate, some),
+                clip_norm=span(self.levels.clip_norm, some),
+            )
+            for some in _grouped(people, most)
+        ]
+
+    def summary(self) -> str:
+        """The plan for people to read."""
+        from privypurse import summaries
+
+        return summaries.text(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON. The file is as sensitive as the budgets."""
+        from privypurse import planfile
+
+        planfile.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan back, bit for bit; an altered or damaged file is an error."""
+        from privypurse import planfile
+
+        return planfile.load(Path(path))
+
+
+def _compact(index: Any, below: int, name: str) -> AnyArray:
+    """Indices in the smallest type that holds them: a million people at three levels are a megabyte."""
+    values = np.asarray(index)
+    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":
+        raise InvalidInput(f"{name} must be a non-empty flat array of whole numbers")
+    if int(values.min()) < 0 or int(values.max()) >= below:
+        raise InvalidInput(f"{name} must lie in 0 … {below - 1}")
+    return frozen(values.astype(np.min_scalar_type(below - 1)))
+
+
+def _grouped(people: IntArray, most: int) -> Sequence[slice]:
+    """At most ``most`` runs of neighbouring levels with about equally many people."""
+    if people.size <= most:
+        return [slice(k, k + 1) for k in range(people.size)]
+    share = np.cumsum(people) - people / 2
+    group = np.minimum((share / people.sum() * most).astype(np.int64), most - 1)
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    return [slice(a, b) for a, b in zip(starts, [*starts[1:].tolist(), people.size], strict=True)]

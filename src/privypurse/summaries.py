@@ -1,0 +1,55 @@
+"""Plans in words: plain text for `Plan.summary`, and the cells of the command line's table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from privypurse.plans import LevelRow, Plan
+
+COLUMNS = ("people", "ε promised", "ε certified", "rate", "clip norm")
+
+
+def cells(row: LevelRow) -> tuple[str, ...]:
+    """One line of the table."""
+    return (
+        f"{row.people:,}",
+        _span(row.epsilon, lambda value: f"{value:.4g}"),
+        _span(row.certified, lambda value: f"{value:.4f}") + (" (capped)" if row.capped else ""),
+        _span(row.rate, lambda value: f"{value:.4g}"),
+        _span(row.clip_norm, lambda value: f"{value:.4g}"),
+    )
+
+
+def facts(plan: Plan) -> list[str]:
+    """What holds for the whole plan, a line each."""
+    unused = sum(row.capped for row in plan.by_level())
+    lines = [
+        f"method {plan.method}, {plan.people:,} people"
+        + (f" with {plan.records:,} records" if plan.owner is not None else "")
+        + f", {plan.steps:,} steps",
+        f"noise multiplier {plan.noise_multiplier:.5g}, clip norm {plan.clip_norm:g}, "
+        f"public divisor {plan.batch_size:,}, expected batch {plan.expected_batch_size:,.1f} people",
+        f"accountant {plan.accountant}, δ {_span((float(plan.levels.delta.min()), float(plan.levels.delta.max())))}",
+    ]
+    if unused:
+        lines.append(f"{unused:,} people could spend more than this training can use (capped)")
+    if float(plan.levels.delta.max()) * plan.people > 1:
+        lines.append(f"δ is above 1/{plan.people:,}: small failures are allowed for about one person in the data")
+    return [*lines, *plan.notes]
+
+
+def text(plan: Plan, most: int = 12) -> str:
+    """The whole plan as plain text."""
+    table = [COLUMNS, *(cells(row) for row in plan.by_level(most))]
+    widths = [max(len(line[k]) for line in table) for k in range(len(COLUMNS))]
+    body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([*facts(plan), "", body[0], rule, *body[1:], "", plan.promise.text, SENSITIVE])
+
+
+SENSITIVE = "This table and the saved plan follow from people's budgets: keep them as safe as the data."
+
+
+def _span(ends: tuple[float, float], shown: Callable[[float], str] = "{:.4g}".format) -> str:
+    low, high = shown(ends[0]), shown(ends[1])
+    return low if low == high else f"{low} … {high}"
