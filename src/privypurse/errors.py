@@ -12,6 +12,10 @@ class InvalidInput(PrivyPurseError, ValueError):
 class InfeasibleBudget(PrivyPurseError, ValueError):
     """Somebody's budget cannot be kept with the given training shape. There is no silent fallback."""
 
+    def __init__(self, message: str, epsilon: float | None = None, delta: float | None = None) -> None:
+        super().__init__(message)
+        self.epsilon, self.delta = epsilon, delta
+
 
 class Unsupported(PrivyPurseError, NotImplementedError):
     """An accountant was asked about a release for which it has no proven bound."""

@@ -148,7 +148,7 @@ def _split(grid: AnyArray, step: float, edges: FloatArray, q: float, sigma: floa
     p, other = (mixture, without) if rising else (without, mixture)
     inner_p, inner_q, losses = p[1:-1], other[1:-1], grid[:-1] * step
     # Keep P and Q: up + down = P, up·e^-(ℓ+h) + down·e^-ℓ = Q.
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         up = (inner_p - np.exp(losses + np.log(inner_q))) / -math.expm1(-step)
     # The difference loses about 1/step units in the last place; lean upwards by more than that.
     up = np.clip(np.nan_to_num(up, nan=0.0) + inner_p * (64 * np.finfo(np.float64).eps / step), 0.0, inner_p)

@@ -84,7 +84,10 @@ def integer_log_moments(q: FloatArray, sigma: FloatArray, alpha: IntArray) -> Fl
         fits = np.arange(1, rows.size + 1) * terms_to[needed - 1] <= _ELEMENTS
         some = max(1, int(np.argmin(fits)) if not fits.all() else rows.size)
         orders = alpha[: int(needed[some - 1])]
-        out[rows[:some], : orders.size] = _positive_sums(q[rows[:some]], sigma[rows[:some]], orders)
+        sums = _positive_sums(q[rows[:some]], sigma[rows[:some]], orders)
+        # Each row stops at its own reach, so that it does not depend on its company.
+        within = np.arange(orders.size) < needed[:some, None]
+        out[rows[:some], : orders.size] = np.where(within, sums, out[rows[:some], : orders.size])
         rows = rows[some:]
     return out
 
@@ -132,11 +135,11 @@ def quadrature_log_moments(q: FloatArray, sigma: FloatArray, alpha: FloatArray) 
         if nodes[row] > _MOST_NODES:
             break
         if batch and (len(batch) + 1) * nodes[row] > _ELEMENTS // 8:
-            out[batch] = _trapezoid(q[batch], sigma[batch], alpha, step[batch], int(nodes[batch[-1]]))
+            out[batch] = _trapezoid(q[batch], sigma[batch], alpha, step[batch], nodes[batch])
             batch = []
         batch.append(row)
     if batch:
-        out[batch] = _trapezoid(q[batch], sigma[batch], alpha, step[batch], int(nodes[batch[-1]]))
+        out[batch] = _trapezoid(q[batch], sigma[batch], alpha, step[batch], nodes[batch])
     return out
 
 
@@ -156,30 +159,32 @@ def _log_discretisation_error(sigma: FloatArray, step: FloatArray) -> FloatArray
     return np.asarray(bound, dtype=np.float64)
 
 
-def _trapezoid(q: FloatArray, sigma: FloatArray, alpha: FloatArray, step: FloatArray, nodes: int) -> FloatArray:
-    q, sigma, step = q[:, None], sigma[:, None], step[:, None]
-    z = -_TAIL * sigma + step * np.arange(nodes)
+def _trapezoid(q: FloatArray, sigma: FloatArray, alpha: FloatArray, step: FloatArray, nodes: IntArray) -> FloatArray:
+    """The rule for several rows, each with its own step and number of nodes, so that none depends on the others."""
+    q, sigma, step, own = q[:, None], sigma[:, None], step[:, None], nodes[:, None]
+    index = np.arange(int(nodes.max()))
+    z = -_TAIL * sigma + step * index
     u = (2 * z - 1) / (2 * sigma**2)
     log_base = np.logaddexp(np.log1p(-q), np.log(q) + u)
-    log_density = -0.5 * (z / sigma) ** 2
+    log_density = np.where(index < own, -0.5 * (z / sigma) ** 2, -np.inf)
     log_width = (np.log(step / sigma) - 0.5 * np.log(2 * np.pi))[:, 0]
-    last_z, last_u, last_base = z[:, -1:], u[:, -1:], log_base[:, -1:]
+    last_z, last_u, last_base = (np.take_along_axis(values, own - 1, axis=1) for values in (z, u, log_base))
+    largest = np.maximum(np.abs(log_base[:, 0]), np.abs(last_base[:, 0]))  # log_base rises: its ends are largest
+    relative = np.exp(_log_discretisation_error(sigma, step))[:, 0]
+    left = special.log_ndtr(-_TAIL)  # before the first node the base is at most 1
     out = np.empty((q.shape[0], alpha.size))
     for column, order in enumerate(alpha.tolist()):
         terms = order * log_base + log_density
         peak = terms.max(axis=1, keepdims=True)
         total = np.log(np.exp(terms - peak).sum(axis=1)) + peak[:, 0] + log_width
         # Beyond the last node (1-q+q·e^U)·e^-U only falls, and what is left is a Gaussian tail around α.
-        # Before the first node the base is at most 1.
         right = (
             order * (last_base - last_u)
             + order * (order - 1) / (2 * sigma**2)
             + special.log_ndtr((order - last_z) / sigma)
         )[:, 0]
-        left = special.log_ndtr(-_TAIL)
         total = np.logaddexp(total, np.logaddexp(left, right))
-        size = order * np.abs(log_base).max(axis=1) + 0.5 * ((z[:, -1] / sigma[:, 0]) ** 2)
+        size = order * largest + 0.5 * (last_z / sigma)[:, 0] ** 2
         rounding = 16 * _UNIT * (size + np.log(nodes) + 10)
-        relative = np.exp(_log_discretisation_error(sigma, step))[:, 0]
         out[:, column] = total - np.log1p(-relative) + rounding
     return np.maximum(out, 0.0)

@@ -159,35 +159,28 @@ class Inverse:
         least, most = np.full(deltas.size, np.inf), np.zeros(deltas.size)
         np.minimum.at(least, which, epsilon)
         np.maximum.at(most, which, epsilon)
-        low, high = self._span(self._guide, deltas, least, most)
         axis = self._axis
-        # Two nodes beyond each end, or the end of the axis, so that interpolation between is the same for all.
+        low = high = self._first_above(deltas, most)
         while (values := self._at_nodes(self._accountant, [low], deltas)[0] > least).any() and low > axis.lowest:
             low = max(axis.lowest, low - axis.per_decade // 2)
         feasible = not values.any()
         while (self._at_nodes(self._accountant, [high], deltas)[0] <= most).any() and high < axis.highest:
             high += 1
+        # Two nodes beyond each end, or the end of the axis, so that interpolation between is the same for all.
         low, high = max(axis.lowest, low - 2), min(axis.highest, high + 2)
         nodes = np.arange(low, high + 1)
         return _Curves(nodes, deltas, self._at_nodes(self._accountant, nodes.tolist(), deltas), axis), feasible
 
-    def _span(
-        self, accountant: Accountant, deltas: FloatArray, least: FloatArray, most: FloatArray
-    ) -> tuple[int, int]:
-        """Nodes between which, as far as ``accountant`` can tell, every ε asked for lies: decades first."""
+    def _first_above(self, deltas: FloatArray, most: FloatArray) -> int:
+        """The first node that costs more than everything asked for, as far as the guide can tell: by bisection."""
         low, high = self._axis.lowest, self._axis.highest
-        for stride in (self._axis.per_decade, 1):
-            nodes = list(range(low, high + 1, stride))
-            if nodes[-1] != high:
-                nodes.append(high)
-            values = self._at_nodes(accountant, nodes, deltas)
-            below = np.flatnonzero((values <= least).all(axis=1))
-            above = np.flatnonzero((values > most).all(axis=1))
-            high = nodes[int(above.min())] if above.size else high
-            if not below.size:  # out of this accountant's reach; where the other gets there, it is from above
-                return high, high
-            low = nodes[int(below.max())]
-        return low, high
+        while low < high:
+            middle = (low + high) // 2
+            if (self._at_nodes(self._guide, [middle], deltas)[0] > most).all():
+                high = middle
+            else:
+                low = middle + 1
+        return high
 
     def _refuse(self, epsilon: FloatArray, delta: FloatArray) -> None:
         deltas = np.unique(delta)
@@ -199,7 +192,9 @@ class Inverse:
             f"ε = {epsilon[worst]:g} at δ = {delta[worst]:g} is below {floor[worst]:.3g}, the least that the "
             f"{self._accountant.name} accountant can certify for any take-part at all with this training shape; "
             f"{advice}raise that ε or δ, take fewer steps or more noise (a larger "
-            "batch_size), or leave those people out"
+            "batch_size), or leave those people out",
+            epsilon=float(epsilon[worst]),
+            delta=float(delta[worst]),
         )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from privypurse.accounting import Progress, accountant_named
+from privypurse.arrays import IntArray
 from privypurse.assignment.base import Assignment, Levels, Means, Method, levels_of
 from privypurse.assignment.curve_fit import CurveFit
 from privypurse.assignment.exclude import Exclude
@@ -10,7 +13,7 @@ from privypurse.assignment.sample import Sample
 from privypurse.assignment.scale import Scale
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import Budgets
-from privypurse.errors import InvalidInput
+from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 
 METHODS: dict[str, Method] = {
@@ -51,7 +54,10 @@ def plan(
             f"batch_size is {shape.batch_size:,}, but there are only {levels.total:,} people to draw from; "
             "lower it, or give noise_multiplier= and let batch_size be a divisor only"
         )
-    decided = chosen.assign(levels, Means(shape, accountant_named(accountant), progress))
+    try:
+        decided = chosen.assign(levels, Means(shape, accountant_named(accountant), progress))
+    except InfeasibleBudget as error:
+        raise _located(error, budgets, levels, level_of) from None
     return Plan(
         method=chosen.name,
         accountant=accountant,
@@ -78,6 +84,18 @@ def _method(method: str | Method) -> Method:
     if not hasattr(method, "assign"):
         raise InvalidInput(f"method must be a name or a method object, not {type(method).__name__}")
     return method
+
+
+def _located(error: InfeasibleBudget, budgets: Budgets, levels: Levels, level_of: IntArray) -> InfeasibleBudget:
+    """The same error, naming the first record that it is about."""
+    concerned = np.flatnonzero((levels.epsilon == error.epsilon) & (levels.delta == error.delta))
+    if not concerned.size:
+        return error
+    record = int(budgets.first_record[int(np.argmax(level_of == concerned[0]))])
+    who = f"record {record}" + ("" if budgets.person is None else f" (person {budgets.person[record]})")
+    others = int(levels.people[concerned[0]]) - 1
+    more = f" and {others:,} others" if others else ""
+    return InfeasibleBudget(f"{who}{more}: {error}", error.epsilon, error.delta)
 
 
 def _promise(decided: Assignment) -> Promise:

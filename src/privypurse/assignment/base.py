@@ -8,10 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from privypurse import ladder
-from privypurse.accounting import RDP, Accountant, Progress, Release, SampledGaussian
+from privypurse.accounting import RDP, Accountant, Composed, Progress, Release, SampledGaussian
 from privypurse.accounting.tables import INVERSE_NOISE, RATE, Axis, Inverse
 from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.budgets import Budgets
+from privypurse.errors import InfeasibleBudget
 from privypurse.plans import TrainingShape
 
 
@@ -97,6 +98,21 @@ class Method(Protocol):
     def name(self) -> str: ...
 
     def assign(self, levels: Levels, means: Means) -> Assignment: ...
+
+
+def refuse_unreachable(levels: Levels, means: Means) -> None:
+    """Raise for an ε below what the accountant answers even for nothing at all: no noise can mend that."""
+    nothing = means.accountant.epsilons([Composed(())] * levels.epsilon.size, levels.delta)
+    out_of_reach = np.flatnonzero(nothing >= levels.epsilon)
+    if out_of_reach.size:
+        level = int(out_of_reach[0])
+        epsilon, delta = float(levels.epsilon[level]), float(levels.delta[level])
+        raise InfeasibleBudget(
+            f"ε = {epsilon:g} at δ = {delta:g} is below {nothing[level]:.3g}, the least that the "
+            f'{means.accountant.name} accountant can certify at all; try accountant="pld", or raise that ε or δ',
+            epsilon=epsilon,
+            delta=delta,
+        )
 
 
 def levels_of(budgets: Budgets) -> tuple[Levels, IntArray]:

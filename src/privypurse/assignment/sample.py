@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from privypurse.assignment.base import Assignment, Levels, Means
+from privypurse.assignment.base import Assignment, Levels, Means, refuse_unreachable
 from privypurse.assignment.uniform import Uniform
 from privypurse.errors import InfeasibleBudget
 
@@ -48,6 +48,7 @@ def solved_noise(levels: Levels, means: Means) -> float:
 
     More noise buys everyone a larger rate, so the mean rate rises with σ and one σ fits.
     """
+    refuse_unreachable(levels, means)
     wanted = means.shape.batch_size / levels.total
     if wanted >= 1.0:  # everybody in every step: the strictest person decides
         return Uniform().assign(levels, means).noise_multiplier

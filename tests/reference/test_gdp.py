@@ -1,0 +1,82 @@
+"""Exact Gaussian accounting against high precision, and (Φ, Δ)-PDP."""
+
+import mpmath as mp
+import numpy as np
+import pytest
+from dp_accounting import gaussian_mechanism
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privypurse.accounting import GDP, ClientSampled, Composed, Gaussian, PureDP, SampledGaussian, gdp, pdp
+from privypurse.accounting.rdp import ORDERS, RDP
+from privypurse.errors import InvalidInput, Unsupported
+
+
+def true_delta(mu: float, epsilon: float) -> mp.mpf:
+    with mp.workdps(60):
+        m, e = mp.mpf(mu), mp.mpf(epsilon)
+        return mp.ncdf(m / 2 - e / m) - mp.exp(e) * mp.ncdf(-m / 2 - e / m)
+
+
+@given(mu=st.floats(1e-3, 30), delta=st.sampled_from([0.3, 1e-2, 1e-5, 1e-12]))
+@settings(max_examples=100, deadline=None)
+def test_epsilon_is_exact_from_above(mu: float, delta: float) -> None:
+    epsilon = float(gdp.epsilon(mu, delta))
+    assert true_delta(mu, epsilon) <= delta
+    if epsilon > 1e-9:
+        assert true_delta(mu, epsilon * (1 - 1e-6)) > delta * (1 - 1e-5)
+
+
+@given(epsilon=st.floats(0.01, 50), delta=st.sampled_from([1e-2, 1e-5, 1e-9]))
+@settings(max_examples=60, deadline=None)
+def test_mu_is_the_inverse_from_below(epsilon: float, delta: float) -> None:
+    mu = float(gdp.mu(epsilon, delta))
+    assert true_delta(mu, epsilon) <= delta
+    assert true_delta(mu * (1 + 1e-6), epsilon) > delta * (1 - 1e-5)
+
+
+def test_agrees_with_dp_accounting() -> None:
+    for sigma in (0.5, 1.0, 4.0):
+        theirs = gaussian_mechanism.get_epsilon_gaussian(sigma, 1e-5)
+        assert float(GDP().epsilons([Gaussian(sigma)], 1e-5)[0]) == pytest.approx(theirs, rel=1e-6)
+
+
+def test_zcdp_is_above_the_exact_gaussian_and_at_most_the_rdp_of_a_list_of_orders() -> None:
+    for mu in (0.1, 1.0, 3.0):
+        exact, by_zcdp = float(gdp.epsilon(mu, 1e-5)), float(gdp.epsilon_from_zcdp(mu**2 / 2, 1e-5))
+        by_rdp = float(RDP().epsilons([Gaussian(1 / mu)], 1e-5)[0])
+        assert exact <= by_zcdp <= by_rdp * (1 + 1e-6)
+
+
+def test_squares_add_up_and_sampling_is_refused() -> None:
+    parts = Composed((Gaussian(2.0, 3), Gaussian(1.0), SampledGaussian(1.0, 4.0, 2), SampledGaussian(0.0, 1.0, 9)))
+    mu = np.sqrt(3 / 4 + 1 + 2 / 16)
+    assert float(GDP().epsilons([parts], 1e-5)[0]) == pytest.approx(float(gdp.epsilon(mu, 1e-5)), rel=1e-9)
+    for release in (
+        SampledGaussian(0.5, 1.0),
+        PureDP(1.0),
+        ClientSampled(0.5, Gaussian(1.0)),
+        Composed((PureDP(1.0),)),
+    ):
+        assert not GDP().supports(release)
+        with pytest.raises(Unsupported, match="gdp"):
+            GDP().epsilons([release], 1e-5)
+
+
+def test_personalised_composition_adds_up_record_by_record() -> None:
+    one = pdp.PersonalisedDP(np.array([0.1, 1.0]), np.array([1e-6, 1e-5]))
+    both = pdp.compose([one, one, one])
+    np.testing.assert_allclose(both.epsilon, [0.3, 3.0], rtol=1e-12)
+    assert (both.epsilon >= 3 * np.array([0.1, 1.0])).all()
+    np.testing.assert_allclose(both.delta, [3e-6, 3e-5], rtol=1e-9)
+    with pytest.raises(InvalidInput, match="different numbers"):
+        pdp.compose([one, pdp.PersonalisedDP(np.array([1.0]), np.array([1e-5]))])
+
+
+def test_individual_rdp_to_personalised_dp_is_theorem_4_8() -> None:
+    curves = np.stack([0.01 * ORDERS, 0.2 * ORDERS])
+    delta = np.array([1e-5, 1e-6])
+    published = pdp.from_individual_rdp(curves, ORDERS, delta, published=True)
+    by_hand = [min(c * a + np.log(1 / d) / (a - 1) for a in ORDERS) for c, d in ((0.01, 1e-5), (0.2, 1e-6))]
+    np.testing.assert_allclose(published.epsilon, by_hand, rtol=1e-12)
+    assert (pdp.from_individual_rdp(curves, ORDERS, delta).epsilon < published.epsilon).all()
