@@ -1,11 +1,11 @@
-"""Rules 1, 4, 7 and 9 of docs/soundness.md: what breaks them is shown to be caught."""
+"""Rules 1, 4, 7, 8 and 9 of docs/soundness.md: what breaks them is shown to be caught."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
-from scipy import signal
+from scipy import optimize, signal, stats
 
 import privypurse as pp
 from privypurse.accounting import PLD, RDP, ClientSampled, Gaussian, PureDP, SampledGaussian, gdp
@@ -160,6 +160,28 @@ def test_every_plan_says_which_promise_it_makes(
     assert plan.promise.text in plan.summary()
     plan.save(tmp_path / "plan.json")
     assert pp.Plan.load(tmp_path / "plan.json").promise == protects
+
+
+# --- Rule 8: against the server every joined round counts ---------------------------------------------
+
+
+def test_charging_the_server_the_average_number_of_rounds_is_too_little() -> None:
+    """λ = 0.1, T = 50, Gaussian rounds with μ² = 0.278, δ = 1e-5: Liu et al. (2024), Theorem 1 (2) claims 6.35."""
+    join, rounds, square, delta = 0.1, 50, 0.278, 1e-5
+    orders = np.linspace(1.5, 20, 5000)
+    claimed = float((join * rounds * square * orders / 2 + math.log(1 / delta) / (orders - 1)).min())
+    assert claimed == pytest.approx(6.35, abs=0.01)
+    joined = np.arange(1, rounds + 1)
+
+    def true_delta(epsilon: float) -> float:  # the server sees how many rounds were joined
+        return float(stats.binom.pmf(joined, rounds, join) @ gdp.delta(np.sqrt(square * joined), epsilon))
+
+    assert optimize.brentq(lambda e: true_delta(e) - delta, 1, 20) == pytest.approx(6.93, abs=0.01)
+    # Charged for every joined round, the exact curve at that number of rounds is enough for it.
+    for count in (1, 5, 20):
+        release = Gaussian(1 / math.sqrt(square), count)
+        charged = float(PLD().epsilons([release], delta)[0])
+        assert float(gdp.delta(math.sqrt(square * count), charged)) <= delta
 
 
 # --- Rule 9: an infeasible budget is an error that names it ------------------------------------------------
