@@ -30,10 +30,9 @@ def first_where(mask: npt.NDArray[np.bool_]) -> int | None:
 
 def float_vector(values: Any, name: str) -> FloatArray:
     """``values`` as a private one-dimensional float64 array, or an error that names the first offender."""
-    try:
-        raw = np.asarray(values)
-    except ValueError as error:
-        raise InvalidInput(f"{name} must be a flat sequence of numbers, one for each record: {error}") from None
+    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
+        raise InvalidInput(f"{name}[{first_where(np.ma.getmaskarray(values))}] is masked; give every record a number")
+    raw = _as_array(values, name)
     if raw.ndim != 1:
         raise InvalidInput(f"{name} must be one-dimensional, one number for each record; it has shape {raw.shape}")
     if raw.size == 0:
@@ -43,16 +42,31 @@ def float_vector(values: Any, name: str) -> FloatArray:
     return _parsed(raw, name)
 
 
+def _as_array(values: Any, name: str) -> AnyArray:
+    try:
+        raw = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(f"{name} must be a flat sequence of numbers, one for each record: {error}") from None
+    mixed = raw.ndim == 1 and isinstance(values, list | tuple)
+    if mixed and (raw.dtype.kind not in "iuf" or any(type(value) is bool for value in values)):
+        # NumPy makes [1.0, "x"] all text and [1.0, True] all numbers: keep each entry as it was given.
+        raw = np.empty(len(values), dtype=object)
+        raw[:] = values
+    return raw
+
+
 def _parsed(raw: AnyArray, name: str) -> FloatArray:
     """Text, booleans or objects: only real numbers pass, everything else is named."""
     out = np.empty(raw.size, dtype=np.float64)
     for row, value in enumerate(raw):
-        if isinstance(value, bool | np.bool_ | str | bytes | complex) or value is None:
-            raise InvalidInput(f"{name}[{row}] is {value!r}, not a number; give a float for each record")
+        plain = value.item() if isinstance(value, np.generic) else value
+        if isinstance(plain, bool | str | bytes | complex) or plain is None:
+            raise InvalidInput(f"{name}[{row}] is {plain!r}, not a number; give a float for each record")
         try:
-            out[row] = float(value)
-        except (TypeError, ValueError):
-            raise InvalidInput(f"{name}[{row}] is {value!r}, not a number; give a float for each record") from None
+            out[row] = float(plain)
+        except (TypeError, ValueError, OverflowError):
+            said = f"{plain!r}"[:40]
+            raise InvalidInput(f"{name}[{row}] is {said}, not a number; give a float for each record") from None
     return out
 
 

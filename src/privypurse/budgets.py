@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,11 @@ from privypurse.arrays import AnyArray, FloatArray, IntArray, first_where, float
 from privypurse.errors import InvalidInput
 
 DEFAULT_DELTA = 1e-5
+SMALLEST, LARGEST = 1e-9, 1e9
+"""No accountant has anything to say about an ε outside of these."""
+
+Where = Callable[[int], str]
+"""How to name the place of an entry, given its row."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -41,14 +46,7 @@ class Budgets:
 
     def __init__(self, epsilon: Any, delta: Any = DEFAULT_DELTA, person: Any = None) -> None:
         eps = float_vector(epsilon, "epsilon")
-        refuse(np.isnan(eps), eps, "epsilon", "which is no budget; give every record a positive number")
-        refuse(
-            np.isinf(eps),
-            eps,
-            "epsilon",
-            "but a budget must be finite; for a record without privacy choose a large ε",
-        )
-        refuse(eps <= 0, eps, "epsilon", "but a budget must be positive; leave out who takes no part")
+        _check_epsilon(eps)
         dlt = _checked_delta(delta, eps.size)
         ids, owner = _units(person, eps.size)
         _refuse_disagreement(eps, owner, ids, "epsilon")
@@ -148,15 +146,20 @@ class Budgets:
         else:
             if levels is not None:
                 raise InvalidInput("levels= needs level=, the name of the column that holds the categories")
-            eps = columns.numbers("epsilon" if epsilon is None else epsilon)
+            column = "epsilon" if epsilon is None else epsilon
+            eps = columns.numbers(column)
+            _check_epsilon(eps, columns.where(column))
+        if isinstance(delta, str):
+            deltas = columns.numbers(delta)
+            _check_deltas(deltas, columns.where(delta))
         return cls(
             eps,
-            delta=columns.numbers(delta) if isinstance(delta, str) else delta,
+            delta=deltas if isinstance(delta, str) else delta,
             person=None if person is None else columns.labels(person),
         )
 
 
-def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Any = None) -> FloatArray:
+def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Where | None = None) -> FloatArray:
     """The ε of each category, or an error that names the first category without one."""
     if not epsilon:
         raise InvalidInput("the mapping from level to ε is empty; give an ε for each level")
@@ -178,16 +181,31 @@ def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Any = No
     return table[codes]
 
 
+def _check_epsilon(eps: FloatArray, where: Where | None = None) -> None:
+    refuse(np.isnan(eps), eps, "epsilon", "which is no budget; give every record a positive number", where)
+    finite = "but a budget must be finite; for a record without privacy choose a large ε"
+    refuse(np.isinf(eps), eps, "epsilon", finite, where)
+    refuse(eps <= 0, eps, "epsilon", "but a budget must be positive; leave out who takes no part", where)
+    outside = (eps < SMALLEST) | (eps > LARGEST)
+    refuse(outside, eps, "epsilon", f"but must lie between {SMALLEST:g} and {LARGEST:g}", where)
+
+
+def _check_deltas(deltas: FloatArray, where: Where | None = None) -> None:
+    wrong = ~((deltas >= 1e-300) & (deltas < 1))
+    refuse(wrong, deltas, "delta", "but must lie strictly between 0 and 1; 1e-5 is usual", where)
+
+
 def _checked_delta(delta: Any, n: int) -> FloatArray:
     if np.ndim(delta) == 0:
-        value = float_vector([delta], "delta")[0]
-        if not 0.0 < value < 1.0:
-            raise InvalidInput(f"delta is {value}, but must lie strictly between 0 and 1; 1e-5 is usual")
-        return np.broadcast_to(np.float64(value), n)
+        if isinstance(delta, bool | str | bytes) or not hasattr(delta, "__float__"):
+            raise InvalidInput(f"delta is {delta!r}, not a number; 1e-5 is usual")
+        value = np.array([float(delta)])
+        _check_deltas(value, lambda _: "delta")
+        return np.broadcast_to(value[0], n)
     dlt = float_vector(delta, "delta")
     if dlt.size != n:
         raise InvalidInput(f"delta has {dlt.size:,} entries but epsilon has {n:,}; give one number, or one each")
-    refuse(~((dlt > 0) & (dlt < 1)), dlt, "delta", "but must lie strictly between 0 and 1")
+    _check_deltas(dlt)
     return ladder.one_digit_floor(dlt)
 
 
@@ -195,8 +213,13 @@ def _units(person: Any, n: int) -> tuple[AnyArray | None, IntArray]:
     if person is None:
         return None, np.arange(n, dtype=np.int64)
     ids = np.array(person)  # a copy: the caller's array may change later
+    if isinstance(person, list | tuple) and len({type(value) for value in person}) > 1:
+        ids = np.empty(len(person), dtype=object)  # NumPy would make 1 and "1" the same person
+        ids[:] = person
     if ids.ndim != 1 or ids.size != n:
         raise InvalidInput(f"person must hold one id for each of the {n:,} records; it has shape {ids.shape}")
+    if ids.dtype.kind in "mM":
+        refuse(np.isnat(ids), ids, "person", "which is no id; give every record its owner")
     if ids.dtype.kind == "f":
         refuse(~np.isfinite(ids), ids, "person", "which is no id; give every record its owner")
     if ids.dtype.kind == "O":

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -108,6 +109,9 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
 
 
 def _plan(options: argparse.Namespace, console: Console) -> None:
+    folder = Path(options.out).resolve().parent
+    if not folder.is_dir():  # said before the work, not after it
+        raise pp.InvalidInput(f"--out {options.out}: there is no folder {folder}; make it first")
     method: str | Method = options.method
     if options.threshold is not None:
         if options.method != "exclude":
@@ -196,11 +200,16 @@ def _progress(console: Console, patience: float = 1.0) -> Iterator[Callable[[int
 
 
 def _levels(text: str) -> dict[str, float]:
-    pairs = [part.split("=") for part in text.split(",")]
-    try:
-        return {name.strip(): float(value) for name, value in pairs}
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form strict=1,medium=2,relaxed=3") from None
+    levels: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name.strip() in levels:
+            raise argparse.ArgumentTypeError(f"level {name.strip()!r} is given twice")
+        try:
+            levels[name.strip()] = float(value)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not of the form strict=1,medium=2,relaxed=3") from None
+    return levels
 
 
 def _number_or_name(text: str) -> float | str:

@@ -68,7 +68,7 @@ class TrainingShape:
             value = getattr(self, name)
             if value is None and name == "noise_multiplier":
                 continue
-            if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+            if isinstance(value, bool | str) or np.ndim(value) != 0 or not hasattr(value, "__float__"):
                 raise InvalidInput(f"{name} is {value!r}, not a number")
             number = float(value)
             if not (math.isfinite(number) and number > 0):

@@ -55,8 +55,11 @@ def bounded_gaussian_mixture(
 
     The paper does not say how the bound is kept; conditioning, unlike clipping, keeps the law continuous.
     """
-    mean = levels(n, means, shares, rng)
-    deviation = np.asarray(deviations, dtype=np.float64)[np.searchsorted(np.asarray(means), mean)]
+    if len(means) != len(deviations):
+        raise InvalidInput(f"means has {len(means)} entries but deviations has {len(deviations)}; give one each")
+    component = levels(n, range(len(means)), shares, rng).astype(np.int64)
+    mean = np.asarray(means, dtype=np.float64)[component]
+    deviation = np.asarray(deviations, dtype=np.float64)[component]
     bottom = special.ndtr((low - mean) / deviation)
     top = special.ndtr((high - mean) / deviation)
     draws = mean + deviation * special.ndtri(bottom + (top - bottom) * rng.random(n))

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from privypurse.arrays import AnyArray, FloatArray
+from privypurse.arrays import AnyArray, FloatArray, float_vector
 from privypurse.errors import InvalidInput
 
 
@@ -27,15 +27,15 @@ class Columns(Protocol):
 def open_columns(path: Path) -> Columns:
     """The columns of a .csv or .parquet file."""
     if not path.exists():
-        raise InvalidInput(f"{path} does not exist")
+        raise InvalidInput(f"{path} does not exist; check the spelling and the folder")
     kind = path.suffix.lower()
     try:
         if kind == ".csv":
             return FileColumns(path, pyarrow.csv.open_csv(path).schema.names, _csv_column)
         if kind in (".parquet", ".pq"):
             return FileColumns(path, pyarrow.parquet.read_schema(path).names, _parquet_column)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}") from None
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}; is it UTF-8, and what its ending says?") from None
     raise InvalidInput(f"{path} is neither .csv nor .parquet; convert it, or pass arrays to Budgets(...)")
 
 
@@ -44,7 +44,9 @@ def _csv_column(path: Path, column: str) -> Any:
     options = pyarrow.csv.ConvertOptions(
         include_columns=[column], column_types={column: pa.string()}, strings_can_be_null=False
     )
-    return pyarrow.csv.read_csv(path, convert_options=options).column(column)
+    # A blank line is a record whose cells are empty, not one to pass over.
+    parse = pyarrow.csv.ParseOptions(ignore_empty_lines=False)
+    return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=options).column(column)
 
 
 def _parquet_column(path: Path, column: str) -> Any:
@@ -65,8 +67,10 @@ class FileColumns:
             raise InvalidInput(f"{self._path} has {self._names.count(column)} columns called {column!r}; rename one")
         try:
             values = self._load(self._path, column).combine_chunks()
-        except pa.ArrowInvalid as error:
-            raise InvalidInput(f"{self._path} cannot be read: {error}") from None
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            raise InvalidInput(
+                f"{self._path} cannot be read: {error}; give every row all its cells, in UTF-8"
+            ) from None
         if len(values) == 0:
             raise InvalidInput(f"{self._path} has no rows; give at least one record")
         return values
@@ -74,7 +78,7 @@ class FileColumns:
     def labels(self, column: str) -> AnyArray:
         values = self._column(column)
         empty = pc.is_null(values)
-        if pa.types.is_string(values.type):
+        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
             empty = pc.or_(empty, pc.equal(values, "").fill_null(True))
         row = pc.index(empty, True).as_py()
         if row >= 0:
@@ -88,7 +92,7 @@ class FileColumns:
             values = _parsed(pc.utf8_trim_whitespace(values), where)
         elif not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
             raise InvalidInput(f"{self._path}: column {column!r} holds {values.type}, not numbers")
-        numbers = values.cast(pa.float64())
+        numbers = values.cast(pa.float64(), safe=False)
         if numbers.null_count:
             row = pc.index(pc.is_null(numbers), True).as_py()
             raise InvalidInput(f"{where(row)} is empty; fill it in")
@@ -101,11 +105,13 @@ def _parsed(text: Any, where: Callable[[int], str]) -> Any:
     except pa.ArrowInvalid:
         for row, value in enumerate(text.to_pylist()):
             try:
+                if "_" in value:
+                    raise ValueError
                 float(value)
             except (TypeError, ValueError):
                 hint = " (write decimals with a point)" if value and "," in value else ""
                 said = repr(value) if value else "empty"
-                raise InvalidInput(f"{where(row)} is {said}, not a number{hint}") from None
+                raise InvalidInput(f"{where(row)} is {said}, not a number; give every row one{hint}") from None
         return pa.array([float(value) for value in text.to_pylist()], pa.float64())
 
 
@@ -124,8 +130,9 @@ class FrameColumns:
         names = list(self._frame.columns)
         if column not in names:
             raise InvalidInput(f"frame has no column {column!r}; its columns are {', '.join(map(str, names))}")
+        if names.count(column) > 1:
+            raise InvalidInput(f"frame has {names.count(column)} columns called {column!r}; rename one")
         return np.asarray(self._frame[column])
 
     def numbers(self, column: str) -> FloatArray:
-        values: Any = self.labels(column)
-        return values  # type: ignore[no-any-return]  # Budgets checks every value, whatever its type
+        return float_vector(self.labels(column), f"frame[{column!r}]")

@@ -33,7 +33,7 @@ def parquet(path, **columns):
     return path
 
 
-# ---------------------------------------------------------------------------------------------- construction
+# ------------------------------------------------------------------------------------------------ construction
 
 
 def test_one_epsilon_for_each_record_in_order():
@@ -106,7 +106,7 @@ def test_repr_counts_and_shows_the_range():
         assert word in shown
 
 
-# ------------------------------------------------------------------------------------------------------ delta
+# ------------------------------------------------------------------------------------------------------- delta
 
 
 @pytest.mark.parametrize("delta", [1.2345678e-7, 3e-6, 0.1 + 0.2, 0.999, np.float64(1.7e-5)])
@@ -137,7 +137,7 @@ def test_a_delta_does_not_depend_on_the_others():
     assert alone == in_company == 3e-6
 
 
-# ----------------------------------------------------------------------------------------------------- levels
+# ------------------------------------------------------------------------------------------------------ levels
 
 
 def test_levels_stand_for_their_epsilon():
@@ -167,7 +167,7 @@ def test_levels_with_persons():
     assert budgets.owner.tolist() == [0, 1, 0]
 
 
-# ---------------------------------------------------------------------------------------------------- persons
+# ----------------------------------------------------------------------------------------------------- persons
 
 
 def test_records_of_one_person_are_one_unit_in_order_of_first_appearance():
@@ -211,7 +211,7 @@ def test_two_deltas_that_round_to_the_same_digit_agree():
     assert pp.Budgets([1.0, 1.0], delta=[1.2e-5, 1.7e-5], person=[17, 17]).people == 1
 
 
-# ------------------------------------------------------------------------------------------- frames and files
+# -------------------------------------------------------------------------------------------- frames and files
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_a_number_wide_of_the_first_block_of_a_csv_is_still_checked(tmp_path):
         pp.Budgets.read(path)
 
 
-# -------------------------------------------------------------------------------------------------- bad input
+# --------------------------------------------------------------------------------------------------- bad input
 
 BAD_ARRAYS = {
     "nan": (lambda: pp.Budgets([1.0, NAN, 2.0, NAN]), ["epsilon[1]", "nan", "2 such", "positive number"]),
@@ -362,11 +362,18 @@ BAD_CSV = {
     "decimal comma": ('epsilon,x\n1.5,a\n"2,5",b\n', {}, ["'epsilon'", "row 2", "'2,5'", "with a point"]),
     "text": ("epsilon,x\n1,a\n2,b\nlots,c\n", {}, ["'epsilon'", "row 3", "'lots'", "not a number"]),
     "boolean": ("epsilon,x\ntrue,a\n", {}, ["'epsilon'", "row 1", "'true'", "not a number"]),
-    "NaN": ("epsilon,x\n1,a\nNaN,b\n", {}, ["epsilon", "1", "nan"]),
+    "NaN": ("epsilon,x\n1,a\nNaN,b\n", {}, ["people.csv", "'epsilon'", "row 2", "nan"]),
     "inf": ("epsilon,x\n1,a\ninf,b\n", {}, ["epsilon", "inf", "finite"]),
-    "zero": ("epsilon,x\n1,a\n0,b\n", {}, ["epsilon", "0.0", "positive"]),
+    "zero": ("epsilon,x\n1,a\n0,b\n", {}, ["'epsilon'", "row 2", "0.0", "positive"]),
+    "blank line": ("epsilon\n1\n\n2\n", {}, ["'epsilon'", "row 2", "empty"]),
+    "underscore": ("epsilon,x\n1,a\n1_0,b\n", {}, ["'epsilon'", "row 2", "1_0", "not a number"]),
+    "too small": ("epsilon,x\n1,a\n1e-300,b\n", {}, ["'epsilon'", "row 2", "1e-300", "1e-09"]),
     "negative": ("epsilon,x\n1,a\n-1,b\n", {}, ["epsilon", "-1.0", "positive"]),
-    "delta outside": ("epsilon,d\n1,1e-5\n1,1\n", {"delta": "d"}, ["delta", "1.0", "between 0 and 1"]),
+    "delta outside": (
+        "epsilon,d\n1,1e-5\n1,1\n",
+        {"delta": "d"},
+        ["people.csv", "'d'", "row 2", "1.0", "between 0 and 1"],
+    ),
     "delta text": ("epsilon,d\n1,1e-5\n1,small\n", {"delta": "d"}, ["'d'", "row 2", "'small'"]),
     "empty id": ("epsilon,id\n1,a\n1,\n", {"person": "id"}, ["'id'", "row 2", "empty", "fill it in"]),
     "two ε of a person": ("epsilon,id\n1,a\n2,a\n", {"person": "id"}, ["person a", "epsilon", "smaller"]),
@@ -446,10 +453,14 @@ def test_bad_files_are_refused(tmp_path, case):
 BAD_FRAMES = {
     "not a frame": ([1.0], {}, ["frame", "DataFrame", "list"]),
     "missing column": (pd.DataFrame({"a": [1.0]}), {}, ["'epsilon'", "no column", "a"]),
-    "NaN": (pd.DataFrame({"epsilon": [1.0, NAN]}), {}, ["epsilon[1]", "nan"]),
-    "missing value": (pd.DataFrame({"epsilon": pd.array([1, None], dtype="Int64")}), {}, ["epsilon[1]", "nan"]),
-    "text": (pd.DataFrame({"epsilon": ["1", "2"]}), {}, ["epsilon[0]", "not a number"]),
-    "booleans": (pd.DataFrame({"epsilon": [True]}), {}, ["epsilon[0]", "not a number"]),
+    "NaN": (pd.DataFrame({"epsilon": [1.0, NAN]}), {}, ["frame['epsilon'], row 1", "nan"]),
+    "missing value": (
+        pd.DataFrame({"epsilon": pd.array([1, None], dtype="Int64")}),
+        {},
+        ["frame['epsilon'], row 1", "nan"],
+    ),
+    "text": (pd.DataFrame({"epsilon": ["1", "2"]}), {}, ["frame['epsilon'][0]", "not a number"]),
+    "booleans": (pd.DataFrame({"epsilon": [True]}), {}, ["frame['epsilon'][0]", "not a number"]),
     "no rows": (pd.DataFrame({"epsilon": []}), {}, ["epsilon", "empty", "at least one"]),
     "missing id": (pd.DataFrame({"epsilon": [1.0] * 2, "id": ["a", None]}), {"person": "id"}, ["person[1]", "owner"]),
     "missing level": (

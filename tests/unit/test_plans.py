@@ -42,7 +42,7 @@ def gaussian_epsilon(sigma, steps, delta):
     return optimize.brentq(excess, 1e-9, 200.0, xtol=1e-12)
 
 
-# ------------------------------------------------------------------------------------------------------- shapes
+# ------------------------------------------------------------------------------------------------------ shapes
 
 
 def test_a_shape_keeps_its_numbers_as_plain_ones():
@@ -79,7 +79,7 @@ def test_planning_checks_its_shape(name):
         make(**{name: -1})
 
 
-# --------------------------------------------------------------------------------------- plans built by hand
+# ----------------------------------------------------------------------------------------- plans built by hand
 
 
 def by_hand(**changes):
@@ -151,7 +151,7 @@ def test_an_unknown_promise_is_refused():
         by_hand(promise="everything")
 
 
-# --------------------------------------------------------------------------------------------- what a plan says
+# -------------------------------------------------------------------------------------------- what a plan says
 
 
 def test_properties_without_persons():
@@ -337,7 +337,7 @@ def test_the_summary_warns_of_a_large_delta():
     assert "δ is above" not in make().summary()
 
 
-# -------------------------------------------------------------------------------------------------------- files
+# ------------------------------------------------------------------------------------------------------- files
 
 
 def assert_same_plan(one, other):

@@ -61,7 +61,7 @@ def test_nobody_is_an_error(law, n):
         EVERY_LAW[law](n, rng())
 
 
-# -------------------------------------------------------------------------------------------------- fixed levels
+# ------------------------------------------------------------------------------------------------ fixed levels
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 10, 99, 100, 1001, 48_842])
@@ -94,7 +94,7 @@ def test_bad_shares_are_refused(shares, words):
         preferences.levels(10, (1.0, 2.0), shares, rng())
 
 
-# ------------------------------------------------------------------------------------------------ bounded Pareto
+# ---------------------------------------------------------------------------------------------- bounded Pareto
 
 
 def test_bounded_pareto_follows_its_law_and_no_other():
@@ -121,7 +121,7 @@ def test_bounded_pareto_of_any_shape(shape, low, high):
     assert p_value(epsilon, stats.truncpareto(shape * 1.15, high / low, scale=low)) < REJECT
 
 
-# ---------------------------------------------------------------------------------------------- Gaussian mixture
+# -------------------------------------------------------------------------------------------- Gaussian mixture
 
 COMPONENTS = [(0.1, 0.01, 0.7), (1.0, 0.05, 0.2), (5.0, 0.5, 0.1)]
 
@@ -153,7 +153,7 @@ def test_a_mixture_with_a_tight_upper_bound():
     assert p_value(epsilon, stats.norm(1.0, 0.5)) < REJECT
 
 
-# ------------------------------------------------------------------------------------------------- skewed groups
+# ----------------------------------------------------------------------------------------------- skewed groups
 
 PRINTED = {-0.2: (2.098, -1.715), 0.2: (1.554, -1.715)}
 """Heo et al. (2023), C.1: Count(ε) = n (c1·e^{kε} + c2)."""
@@ -198,7 +198,7 @@ def test_a_skew_that_the_paper_does_not_print_is_refused():
         preferences.skewed_groups(100, 0.3, rng())
 
 
-# ------------------------------------------------------------------------------------------------------ by label
+# ---------------------------------------------------------------------------------------------------- by label
 
 
 def test_by_label_gives_each_class_its_epsilon():

@@ -1,4 +1,4 @@
-"""Releases → spent. NumPy, SciPy and dp-accounting only; knows nothing of models, plans or training."""
+"""Releases → spent. NumPy and SciPy only; knows nothing of models, plans or training."""
 
 from privypurse.accounting.accountant import Accountant, Progress
 from privypurse.accounting.gdp import GDP

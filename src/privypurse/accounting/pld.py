@@ -54,17 +54,24 @@ class PLD:
 
 def _epsilons(release: Release, deltas: FloatArray) -> FloatArray:
     step = discretisation(release)
-    for precision in (np.float64, np.longdouble):
-        directions = distributions(release, step, precision)
-        slop = max(one.slop for one in directions)
-        if slop < _WORTH_MORE_DIGITS * deltas.min():
-            break
-    if slop > deltas.min() / 2:
-        raise Unsupported(
-            f"δ = {deltas.min():g} is too small for {release}: rounding alone may reach {slop:.1g}; "
-            'choose a larger δ, or accountant="rdp"'
-        )
-    return np.array([max(one.epsilon(delta) for one in directions) for delta in deltas.tolist()])
+    quick = distributions(release, step)
+    wide: tuple[LossDistribution, ...] | None = None
+    out = np.empty(deltas.size)
+    for index, delta in enumerate(deltas.tolist()):
+        directions = quick
+        if _slop(quick) > _WORTH_MORE_DIGITS * delta:  # each δ decides for itself, whoever else is asked about
+            directions = wide = wide or distributions(release, step, np.longdouble)
+        if _slop(directions) > delta / 2:
+            raise Unsupported(
+                f"δ = {delta:g} is too small for {release}: rounding alone may reach {_slop(directions):.1g}; "
+                'choose a larger δ, or accountant="rdp"'
+            )
+        out[index] = max(one.epsilon(delta) for one in directions)
+    return out
+
+
+def _slop(directions: tuple[LossDistribution, ...]) -> float:
+    return max(one.slop for one in directions)
 
 
 def discretisation(release: Release) -> float:

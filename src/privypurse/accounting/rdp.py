@@ -79,7 +79,9 @@ class RDP:
         self, releases: Sequence[Release], delta: FloatArray | float, progress: Progress | None = None
     ) -> FloatArray:
         each = deltas_for(self, releases, delta)
-        epsilon = self.convert(self.curves(releases), self.orders, each)
+        curves = self.curves(releases)
+        # A conversion gives nothing below about log(1/δ)/α; but what costs nothing costs nothing.
+        epsilon = np.where((curves == 0).all(axis=1), 0.0, self.convert(curves, self.orders, each))
         if progress:
             progress(len(releases), len(releases))
         return epsilon * _ROUND_UP

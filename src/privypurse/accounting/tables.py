@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
 from privypurse.accounting.accountant import Accountant, Progress
 from privypurse.accounting.releases import Release
-from privypurse.arrays import FloatArray, float_vector, frozen, refuse
+from privypurse.arrays import FloatArray, IntArray, float_vector, frozen, refuse
 from privypurse.errors import InfeasibleBudget, InvalidInput
 
 _MOST_ROUNDS = 60
@@ -107,7 +106,7 @@ class Inverse:
 
     def guess(self, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
         """About what each ε buys: interpolated, not certified; the least parameter where that costs too much."""
-        return self._axis.at(self._curves(epsilon, delta)[0].position(np.log(epsilon), delta))
+        return self._axis.at(self._curves(epsilon, delta)[0].position(epsilon, delta)[0])
 
     def certified(self, epsilon: FloatArray, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
         """For each ε a parameter, and the ε that the accountant evaluated there: at most the one asked for.
@@ -166,10 +165,10 @@ class Inverse:
         feasible = not values.any()
         while (self._at_nodes(self._accountant, [high], deltas)[0] <= most).any() and high < axis.highest:
             high += 1
-        # Two nodes beyond each end, or the end of the axis, so that interpolation between is the same for all.
+        # Two nodes beyond each end, or the end of the axis, so that every ε has its four nodes.
         low, high = max(axis.lowest, low - 2), min(axis.highest, high + 2)
         nodes = np.arange(low, high + 1)
-        return _Curves(nodes, deltas, self._at_nodes(self._accountant, nodes.tolist(), deltas), axis), feasible
+        return _Curves(nodes, deltas, self._at_nodes(self._accountant, nodes.tolist(), deltas)), feasible
 
     def _first_above(self, deltas: FloatArray, most: FloatArray) -> int:
         """The first node that costs more than everything asked for, as far as the guide can tell: by bisection."""
@@ -199,42 +198,45 @@ class Inverse:
 
 
 class _Curves:
-    """log ε over the nodes, one curve for each δ."""
+    """log ε over the nodes, one curve for each δ. What it says about an ε rests on the four nodes around it alone."""
 
-    def __init__(self, nodes: np.ndarray, deltas: FloatArray, epsilon: FloatArray, axis: Axis) -> None:
-        self.nodes, self.deltas, self.axis = nodes.astype(np.float64), deltas, axis
-        # A node certified for some ε certifies all lower nodes for it.
-        self.epsilon = np.minimum.accumulate(epsilon[::-1], axis=0)[::-1]
-        self._inverse = [self._interpolator(np.log(np.maximum(column, 1e-300))) for column in self.epsilon.T]
-
-    def _interpolator(self, log_epsilon: FloatArray) -> Callable[..., FloatArray]:
-        rising = np.concatenate([[True], np.diff(np.maximum.accumulate(log_epsilon)) > _FLAT])
-        x, y = log_epsilon[rising], self.nodes[rising]
-        if x.size < 2:
-            return lambda at, nu=0: np.full(np.shape(at), 0.0 if nu else y[0])
-        return PchipInterpolator(x, y)  # type: ignore[no-any-return]
-
-    def position(self, log_epsilon: FloatArray, delta: FloatArray, slope: bool = False) -> FloatArray:
-        """Where on the axis about this ε is reached (or how fast that moves with log ε), clipped to the axis."""
-        which = np.searchsorted(self.deltas, delta)
-        out = np.empty(log_epsilon.size)
-        for column, inverse in enumerate(self._inverse):
-            rows = which == column
-            top = np.log(np.maximum(self.epsilon[-1, column], 1e-300))
-            bottom = np.log(np.maximum(self.epsilon[0, column], 1e-300))
-            out[rows] = inverse(np.clip(log_epsilon[rows], bottom, top), int(slope))
-        return out if slope else out.clip(self.nodes[0], self.nodes[-1])
+    def __init__(self, nodes: IntArray, deltas: FloatArray, epsilon: FloatArray) -> None:
+        self._nodes, self._deltas, self._epsilon = nodes.astype(np.float64), deltas, epsilon
 
     def bracket(self, epsilon: FloatArray, delta: FloatArray) -> tuple[FloatArray, ...]:
         """The highest node within each ε and the ε there; the next node and its ε (∞ at the end of the axis)."""
-        which = np.searchsorted(self.deltas, delta)
-        place = np.empty(epsilon.size, dtype=np.int64)
-        for column in range(self.deltas.size):
-            rows = which == column
-            place[rows] = np.searchsorted(self.epsilon[:, column], epsilon[rows], side="right") - 1
-        nodes = np.concatenate([self.nodes, [np.inf]])
-        values = np.concatenate([self.epsilon, np.full((1, self.deltas.size), np.inf)])
+        place, which = self._place(epsilon, delta)
+        nodes = np.concatenate([self._nodes, [np.inf]])
+        values = np.concatenate([self._epsilon, np.full((1, self._deltas.size), np.inf)])
         return nodes[place], values[place, which], nodes[place + 1], values[place + 1, which]
+
+    def _place(self, epsilon: FloatArray, delta: FloatArray) -> tuple[IntArray, IntArray]:
+        which = np.searchsorted(self._deltas, delta)
+        fits = self._epsilon[:, which] <= epsilon
+        last = self._nodes.size - 1 - np.argmax(fits[::-1], axis=0)
+        return np.where(fits.any(axis=0), last, 0).astype(np.int64), which
+
+    def position(self, epsilon: FloatArray, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Where on the axis about this ε is reached, and how fast that moves with log ε.
+
+        Monotone cubic interpolation (Fritsch & Butland 1984) of the node number as a function of log ε.
+        """
+        place, which = self._place(epsilon, delta)
+        log_epsilon = np.log(np.maximum(self._epsilon, 1e-300))
+        last = self._nodes.size - 1
+        before, here, there, beyond = (log_epsilon[np.clip(place + shift, 0, last), which] for shift in (-1, 0, 1, 2))
+        width = np.maximum(there - here, _FLAT)
+        secant = 1.0 / width
+        # At an end of the axis there is no neighbour; the slope there is that of the cell.
+        at_here = np.where(place > 0, _harmonic(1.0 / np.maximum(here - before, _FLAT), secant), secant)
+        at_there = np.where(place + 1 < last, _harmonic(secant, 1.0 / np.maximum(beyond - there, _FLAT)), secant)
+        t = ((np.log(epsilon) - here) / width).clip(0.0, 1.0)
+        cubic = (t**3 - 2 * t**2 + t) * width * at_here + (3 * t**2 - 2 * t**3) + (t**3 - t**2) * width * at_there
+        return np.where(place == last, self._nodes[last], self._nodes[place] + cubic.clip(0.0, 1.0)), secant
+
+
+def _harmonic(one: FloatArray, other: FloatArray) -> FloatArray:
+    return np.asarray(2.0 / (1.0 / one + 1.0 / other), dtype=np.float64)
 
 
 class _Search:
@@ -245,8 +247,7 @@ class _Search:
         self._target, self._slack = target * (1 - 1e-9), slack
         self._aim = np.log(target) + np.log1p(-slack / 2)
         self.low, self.low_epsilon, self._high, self._high_epsilon = curves.bracket(target, delta)
-        self._first = curves.position(self._aim, delta)
-        self._slope = curves.position(self._aim, delta, slope=True)
+        self._first, self._slope = curves.position(np.exp(self._aim), delta)
         self._round = 0
 
     def open_rows(self) -> np.ndarray:

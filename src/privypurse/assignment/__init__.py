@@ -81,6 +81,8 @@ def _method(method: str | Method) -> Method:
         if method not in METHODS:
             raise InvalidInput(f"method is {method!r}; choose one of {', '.join(map(repr, METHODS))}")
         return METHODS[method]
+    if isinstance(method, type):
+        raise InvalidInput(f"method is the class {method.__name__}; give an object of it: {method.__name__}()")
     if not hasattr(method, "assign"):
         raise InvalidInput(f"method must be a name or a method object, not {type(method).__name__}")
     return method

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from privypurse import ladder
-from privypurse.accounting import RDP, Accountant, Composed, Progress, Release, SampledGaussian
+from privypurse.accounting import RDP, Accountant, Gaussian, Progress, Release, SampledGaussian
 from privypurse.accounting.tables import INVERSE_NOISE, RATE, Axis, Inverse
 from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.budgets import Budgets
@@ -91,6 +91,10 @@ class Means:
         return Means(self.shape, accountant, None)
 
 
+UNUSED = 0.99
+"""Who spends less than this share of an ε that was aimed at is capped: not even the largest parameter uses it up."""
+
+
 class Method(Protocol):
     """Turns levels into rates, clip norms and a noise multiplier."""
 
@@ -101,8 +105,8 @@ class Method(Protocol):
 
 
 def refuse_unreachable(levels: Levels, means: Means) -> None:
-    """Raise for an ε below what the accountant answers even for nothing at all: no noise can mend that."""
-    nothing = means.accountant.epsilons([Composed(())] * levels.epsilon.size, levels.delta)
+    """Raise for an ε below what the accountant answers even for next to nothing: no noise can mend that."""
+    nothing = means.accountant.epsilons([Gaussian(1e9)] * levels.epsilon.size, levels.delta)
     out_of_reach = np.flatnonzero(nothing >= levels.epsilon)
     if out_of_reach.size:
         level = int(out_of_reach[0])

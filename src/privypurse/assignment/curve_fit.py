@@ -10,8 +10,8 @@ from scipy import optimize
 
 from privypurse.accounting import RDP, Release, SampledGaussian
 from privypurse.accounting.conversion import epsilon_from_rdp_mironov
-from privypurse.arrays import FloatArray
-from privypurse.assignment.base import Assignment, Levels, Means
+from privypurse.arrays import AnyArray, FloatArray
+from privypurse.assignment.base import UNUSED, Assignment, Levels, Means
 from privypurse.assignment.sample import solved_noise
 from privypurse.errors import InfeasibleBudget
 
@@ -83,16 +83,26 @@ class CurveFit:
         sigma = solved_noise(levels, means) if given is None else given
         steps = means.shape.steps
         rate = np.empty(levels.epsilon.size)
+        unfitted = 0
         for delta in np.unique(levels.delta):
-            curve = fit(lambda q: SampledGaussian(q, sigma, steps), float(delta))
             rows = levels.delta == delta
-            rate[rows] = curve.rate(levels.epsilon[rows])
+            try:
+                curve = fit(lambda q: SampledGaussian(q, sigma, steps), float(delta))
+                rate[rows] = curve.rate(levels.epsilon[rows])
+            except InfeasibleBudget:
+                if self.as_published:
+                    raise
+                rate[rows] = np.nan
+                unfitted += int(levels.people[rows].sum())
         if self.as_published:
-            return self._assignment(levels, means, sigma, rate, given is None, ("rates trust a fitted curve",))
-        safe, _ = means.rates(sigma).certified(levels.epsilon, levels.delta)
+            notes = ("rates trust a fitted curve",)
+            return self._assignment(levels, means, sigma, rate, rate >= 1.0, given is None, notes)
+        safe, spent = means.rates(sigma).certified(levels.epsilon, levels.delta)
         over, under = int(levels.people[rate > safe].sum()), int(levels.people[rate < safe].sum())
         note = f"of the fitted rates {over:,} overspent and were lowered, {under:,} left budget and were raised"
-        return self._assignment(levels, means, sigma, safe, given is None, (note,))
+        if unfitted:
+            note += f"; for {unfitted:,} people no curve of that form fits at all"
+        return self._assignment(levels, means, sigma, safe, spent < UNUSED * levels.epsilon, given is None, (note,))
 
     def _assignment(
         self,
@@ -100,6 +110,7 @@ class CurveFit:
         means: Means,
         sigma: float,
         rate: FloatArray,
+        capped: AnyArray,
         solved: bool,
         notes: tuple[str, ...],
     ) -> Assignment:
@@ -107,7 +118,7 @@ class CurveFit:
             noise_multiplier=sigma,
             rate=rate,
             clip_norm=np.full(rate.size, means.shape.clip_norm),
-            capped=rate >= 1.0,
+            capped=capped,
             from_budgets=solved,
             keeps_budgets=not self.as_published,
             notes=notes,

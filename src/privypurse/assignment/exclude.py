@@ -29,7 +29,7 @@ class Exclude:
                 f"threshold is {threshold:g}, above the largest ε {levels.epsilon.max():g}: nobody would remain"
             )
         some = Levels(levels.epsilon[stays], levels.delta[stays], levels.people[stays])
-        if means.shape.batch_size > some.total:
+        if means.shape.noise_multiplier is None and means.shape.batch_size > some.total:
             raise InvalidInput(
                 f"batch_size is {means.shape.batch_size:,}, but only {some.total:,} people hold ε ≥ {threshold:g}; "
                 "lower the batch size or the threshold"

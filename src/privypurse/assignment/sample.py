@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from privypurse.assignment.base import Assignment, Levels, Means, refuse_unreachable
+from privypurse.arrays import FloatArray
+from privypurse.assignment.base import UNUSED, Assignment, Levels, Means, refuse_unreachable
 from privypurse.assignment.uniform import Uniform
 from privypurse.errors import InfeasibleBudget
 
@@ -18,6 +19,7 @@ Excess = Callable[[float], float]
 
 _LEAST_NOISE, _MOST_NOISE = 0.02, 1e5
 _CLOSE = 2e-4  # in the logarithm of the mean rate
+_USUAL_SLOPE = 1.2  # rates rise a little faster than σ
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,31 @@ class Sample:
 
     def assign(self, levels: Levels, means: Means) -> Assignment:
         given = means.shape.noise_multiplier
-        sigma = solved_noise(levels, means) if given is None else given
-        rate, _ = means.rates(sigma).certified(levels.epsilon, levels.delta)
+        if given is None:
+            sigma, rate, spent = solved_rates(levels, means)
+        else:
+            sigma = given
+            rate, spent = means.rates(sigma).certified(levels.epsilon, levels.delta)
         return Assignment(
             noise_multiplier=sigma,
             rate=rate,
             clip_norm=np.full(rate.size, means.shape.clip_norm),
-            capped=rate >= 1.0,
+            capped=spent < UNUSED * levels.epsilon,
             from_budgets=given is None,
         )
+
+
+def solved_rates(levels: Levels, means: Means) -> tuple[float, FloatArray, FloatArray]:
+    """σ, the certified rates and their ε; σ is put right until the certified rates, too, average what is wanted."""
+    sigma = solved_noise(levels, means)
+    wanted = means.shape.batch_size / levels.total
+    for _ in range(4):
+        rate, spent = means.rates(sigma).certified(levels.epsilon, levels.delta)
+        off = math.log(float(levels.people @ rate) / levels.total / wanted)
+        if abs(off) < 1e-3 or wanted >= 1.0:
+            break
+        sigma *= math.exp(-off / _USUAL_SLOPE)
+    return sigma, rate, spent
 
 
 def solved_noise(levels: Levels, means: Means) -> float:
@@ -83,7 +101,7 @@ def _root(excess: Excess) -> float:
 def _secant(excess: Excess, start: float) -> float:
     """A few dear evaluations around a good start."""
     x, y = start, excess(start)
-    slope = 1.2  # rates rise a little faster than σ
+    slope = _USUAL_SLOPE
     for _ in range(12):
         if abs(y) < _CLOSE:
             break
@@ -99,6 +117,13 @@ def _secant(excess: Excess, start: float) -> float:
 def _check_range(log_sigma: float) -> None:
     if not math.log(_LEAST_NOISE) <= log_sigma <= math.log(_MOST_NOISE):
         raise InfeasibleBudget(
-            f"no noise multiplier between {_LEAST_NOISE:g} and {_MOST_NOISE:g} lets these budgets fill the batch "
-            "size; change batch_size or steps, or give noise_multiplier= yourself"
+            "no noise multiplier makes a batch as "
+            + ("small" if log_sigma < 0 else "large")
+            + " as batch_size on average: "
+            + (
+                "people with a large ε belong into almost every step at any noise; raise batch_size, lower the "
+                "largest ε, or give noise_multiplier= and let batch_size be a divisor only"
+                if log_sigma < 0
+                else "these ε are too small for so large a batch; lower batch_size or steps"
+            )
         )

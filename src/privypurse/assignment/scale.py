@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privypurse.assignment.base import Assignment, Levels, Means
+from privypurse.assignment.base import UNUSED, Assignment, Levels, Means
 
 _ROUND_DOWN = 1 - 1e-12
 
@@ -21,7 +21,7 @@ class Scale:
 
     def assign(self, levels: Levels, means: Means) -> Assignment:
         rate = min(1.0, means.shape.batch_size / levels.total)
-        inverse, _ = means.inverse_noise(rate).certified(levels.epsilon, levels.delta)
+        inverse, spent = means.inverse_noise(rate).certified(levels.epsilon, levels.delta)
         sigma = means.shape.noise_multiplier
         if sigma is None:
             sigma = levels.total / float(levels.people @ inverse)
@@ -31,6 +31,6 @@ class Scale:
             noise_multiplier=sigma,
             rate=np.full(inverse.size, rate),
             clip_norm=clip_norm,
-            capped=np.zeros(inverse.size, dtype=bool),
+            capped=spent < UNUSED * levels.epsilon,
             from_budgets=True,
         )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privypurse.assignment.base import Assignment, Levels, Means
+from privypurse.assignment.base import UNUSED, Assignment, Levels, Means
 
 
 @dataclass(frozen=True)
@@ -21,17 +21,15 @@ class Uniform:
         sigma = means.shape.noise_multiplier
         if sigma is None:
             rate = min(1.0, means.shape.batch_size / levels.total)
-            inverse, _ = means.inverse_noise(rate).certified(strictest, at_delta)
+            inverse, spent = means.inverse_noise(rate).certified(strictest, at_delta)
             sigma = float(1.0 / inverse[0])
-            capped = False
         else:
-            rates, _ = means.rates(sigma).certified(strictest, at_delta)
+            rates, spent = means.rates(sigma).certified(strictest, at_delta)
             rate = float(rates[0])
-            capped = rate == 1.0
         return Assignment(
             noise_multiplier=sigma,
             rate=np.full(levels.epsilon.size, rate),
             clip_norm=np.full(levels.epsilon.size, means.shape.clip_norm),
-            capped=np.full(levels.epsilon.size, capped),
+            capped=np.full(levels.epsilon.size, bool(spent[0] < UNUSED * strictest[0])),
             from_budgets=True,
         )

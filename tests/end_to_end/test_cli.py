@@ -1,0 +1,316 @@
+"""The command line, from a file of people to a plan that loads and keeps everyone's budget."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import privypurse as pp
+from privypurse import cli, datasets
+
+QUICK = ["--accountant", "rdp", "--steps", "20", "--batch-size", "2"]
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def people(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text(
+        "name,epsilon,budget,consent,failure\n"
+        "anna,1,3,strict,1e-5\n"
+        "bo,2,4,medium,1e-6\n"
+        "cy,3,8,relaxed,1e-5\n"
+        "bo,2,4,medium,1e-6\n"
+        "dee,1,3,strict,1e-5\n",
+        encoding="utf-8",
+    )
+    return str(path)
+
+
+def run(capsys, *arguments):
+    """Exit code, standard output and standard error of one command."""
+    code = cli.main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def table_of(output):
+    """The rows of the printed table, as lists of cells without the frame."""
+    lines = [line.strip() for line in output.splitlines()]
+    rows = [re.split(r"[│┃]", line.strip("│┃")) for line in lines if line.startswith(("│", "┃"))]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def test_a_plan_from_a_column_of_budgets(capsys, people, tmp_path):
+    code, out, err = run(capsys, "plan", people, "--epsilon", "epsilon", *QUICK)
+    assert (code, err) == (0, "")
+    header, *rows = table_of(out)
+    assert header[:3] == ["people", "ε promised", "ε certified"]
+    assert [row[:2] for row in rows] == [["2", "1"], ["2", "2"], ["1", "3"]]
+    for row in rows:
+        assert 0.99 * float(row[1]) < float(row[2]) <= float(row[1])
+    plan = pp.Plan.load(tmp_path / "plan.json")
+    budgets = pp.Budgets([1.0, 2.0, 3.0, 2.0, 1.0])
+    plan.check(budgets)
+    assert (plan.spent() <= budgets.epsilon).all()
+    assert (plan.method, plan.accountant, plan.steps, plan.batch_size) == ("sample", "rdp", 20, 2)
+    assert "plan.json" in out
+    assert "given the list of budgets" in " ".join(out.split())
+
+
+def test_the_command_line_plans_what_the_library_plans(capsys, people, tmp_path):
+    assert run(capsys, "plan", people, *QUICK, "--out", "mine.json")[0] == 0
+    mine = pp.Plan.load(tmp_path / "mine.json")
+    theirs = pp.plan(pp.Budgets.read(people), steps=20, batch_size=2, accountant="rdp")
+    theirs.save(tmp_path / "theirs.json")
+    assert (tmp_path / "mine.json").read_bytes() == (tmp_path / "theirs.json").read_bytes()
+    assert mine.rates.tobytes() == theirs.rates.tobytes()
+
+
+def test_a_plan_from_levels(capsys, people, tmp_path):
+    levels = "strict=0.5, medium=1.5,relaxed=4"
+    code, out, _ = run(capsys, "plan", people, "--level", "consent", "--levels", levels, *QUICK, "--out", "out.json")
+    assert code == 0
+    assert [row[:2] for row in table_of(out)[1:]] == [["2", "0.5"], ["2", "1.5"], ["1", "4"]]
+    plan = pp.Plan.load(tmp_path / "out.json")
+    assert plan.epsilon.tolist() == [0.5, 1.5, 4.0, 1.5, 0.5]
+    assert (plan.spent() <= plan.epsilon).all()
+
+
+def test_a_plan_with_persons_and_a_column_of_deltas(capsys, people, tmp_path):
+    code, out, _ = run(capsys, "plan", people, "--person", "name", "--delta", "failure", *QUICK)
+    assert code == 0
+    assert "4 people with 5 records" in out
+    assert sum(int(row[0]) for row in table_of(out)[1:]) == 4
+    plan = pp.Plan.load(tmp_path / "plan.json")
+    assert (plan.people, plan.records) == (4, 5)
+    assert plan.rates[1] == plan.rates[3]
+    assert plan.delta.tolist() == [1e-5, 1e-6, 1e-5, 1e-6, 1e-5]
+    plan.check(pp.Budgets.read(people, delta="failure", person="name"))
+
+
+def test_a_plan_from_parquet_by_the_tighter_accountant(capsys, tmp_path):
+    pq.write_table(pa.table({"epsilon": [1.0, 2.0, 4.0] * 5}), tmp_path / "people.parquet")
+    code, out, _ = run(capsys, "plan", "people.parquet", "--steps", "20", "--batch-size", "3")
+    assert code == 0
+    plan = pp.Plan.load(tmp_path / "plan.json")
+    assert plan.accountant == "pld"
+    assert (plan.spent() <= [1.0, 2.0, 4.0] * 5).all()
+    by_rdp = pp.plan(pp.Budgets([1.0, 2.0, 4.0] * 5), steps=20, batch_size=3, accountant="rdp")
+    assert plan.noise_multiplier < by_rdp.noise_multiplier
+    assert f"{plan.noise_multiplier:.5g}" in out
+
+
+def test_options_reach_the_plan(capsys, people, tmp_path):
+    options = ["--epsilon", "budget", "--noise-multiplier", "2.5", "--clip-norm", "0.2", "--delta", "1e-4"]
+    code, out, _ = run(capsys, "plan", people, *options, *QUICK)
+    assert code == 0
+    plan = pp.Plan.load(tmp_path / "plan.json")
+    assert (plan.noise_multiplier, plan.clip_norm) == (2.5, 0.2)
+    assert plan.epsilon.tolist() == [3.0, 4.0, 8.0, 4.0, 3.0]
+    assert plan.delta.tolist() == [1e-4] * 5
+    assert plan.promise is pp.Promise.PRESENCE
+    assert "presence and declared ε" in " ".join(out.split())
+
+
+def test_methods_and_threshold_reach_the_plan(capsys, people, tmp_path):
+    assert run(capsys, "plan", people, *QUICK, "--method", "exclude", "--threshold", "2")[0] == 0
+    assert (pp.Plan.load(tmp_path / "plan.json").rates > 0).tolist() == [False, True, True, True, False]
+    assert run(capsys, "plan", people, *QUICK, "--method", "scale")[0] == 0
+    assert pp.Plan.load(tmp_path / "plan.json").method == "scale"
+
+
+def test_people_who_are_capped_are_mentioned(capsys, tmp_path):
+    (tmp_path / "people.csv").write_text("epsilon\n1\n1000000\n", encoding="utf-8")
+    code, out, _ = run(capsys, "plan", "people.csv", *QUICK, "--noise-multiplier", "1")
+    assert code == 0
+    assert "(capped)" in out
+    assert "1 people could spend more" in out
+
+
+BAD = {
+    "no such file": (["plan", "nobody.csv"], ["nobody.csv", "does not exist"]),
+    "no such column": (["plan", "people.csv", "--epsilon", "eps"], ["'eps'", "name, epsilon, budget"]),
+    "text for a budget": (["plan", "people.csv", "--epsilon", "name"], ["'name'", "row 1", "'anna'", "not a number"]),
+    "levels without a level": (["plan", "people.csv", "--levels", "strict=1"], ["levels=", "level="]),
+    "level without an ε": (
+        ["plan", "people.csv", "--level", "consent", "--levels", "strict=1,relaxed=3"],
+        ["'consent'", "row 2", "'medium'", "'strict', 'relaxed'"],
+    ),
+    "negative level": (
+        ["plan", "people.csv", "--level", "consent", "--levels", "strict=-1,medium=2,relaxed=3"],
+        ["'strict'", "-1", "positive"],
+    ),
+    "two budgets of one": (["plan", "twice.csv", "--person", "name"], ["person bo", "epsilon"]),
+    "delta": (["plan", "people.csv", "--delta", "2"], ["delta", "2.0", "between 0 and 1"]),
+    "delta column": (["plan", "people.csv", "--delta", "nothing"], ["'nothing'", "no column"]),
+    "steps": (["plan", "people.csv", "--steps", "0"], ["steps is 0", "at least 1"]),
+    "batch size": (["plan", "people.csv", "--batch-size", "6"], ["batch_size is 6", "only 5 people", "lower it"]),
+    "clip norm": (["plan", "people.csv", "--clip-norm", "nan"], ["clip_norm is nan", "finite and positive"]),
+    "noise": (["plan", "people.csv", "--noise-multiplier", "-1"], ["noise_multiplier is -1.0"]),
+    "threshold": (["plan", "people.csv", "--threshold", "1"], ["--threshold", "exclude"]),
+    "nobody left": (
+        ["plan", "people.csv", "--method", "exclude", "--threshold", "9"],
+        ["threshold is 9", "largest ε 3"],
+    ),
+    "infeasible": (["plan", "strict.csv"], ["ε = 1e-06", "rdp"]),
+    "ending": (["plan", "people.txt"], ["people.txt", "neither .csv nor .parquet"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_that_says_what_to_do(capsys, people, tmp_path, case):
+    (tmp_path / "twice.csv").write_text("name,epsilon\nbo,1\nbo,2\n", encoding="utf-8")
+    (tmp_path / "strict.csv").write_text("epsilon\n1\n0.000001\n1\n", encoding="utf-8")
+    (tmp_path / "people.txt").write_text("epsilon\n1\n", encoding="utf-8")
+    arguments, words = BAD[case]
+    code, out, err = run(capsys, arguments[0], arguments[1], *QUICK, *arguments[2:])
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+    assert not (tmp_path / "plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["plan"],
+        ["plan", "people.csv", "--steps", "20"],
+        ["plan", "people.csv", "--steps", "many", "--batch-size", "2"],
+        ["plan", "people.csv", *QUICK, "--levels", "strict"],
+        ["plan", "people.csv", *QUICK, "--levels", "strict=one"],
+        ["plan", "people.csv", *QUICK, "--method", "best"],
+        ["train"],
+    ],
+)
+def test_wrong_usage_shows_how_it_is_meant(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("usage: privypurse")
+    assert "Traceback" not in err
+
+
+def help_of(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*arguments, "--help"])
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_teaches(capsys):
+    top = help_of(capsys)
+    assert "plan" in top
+    assert "demo" in top
+    text = help_of(capsys, "plan")
+    for word in ("examples:", "methods:", "--person", "--levels", "--noise-multiplier", "--out", "overspends"):
+        assert word in text
+    for method in ("sample", "scale", "uniform", "exclude", "curve-fit", "curve-fit-as-published"):
+        assert re.search(rf"^  {method}\s+\w", text, re.MULTILINE)
+
+
+def test_the_examples_of_the_help_work(capsys, tmp_path):
+    """Each line is run as it stands there, but for its size, on a file that has what it needs."""
+    text = "epsilon,consent,patient_id\n1,strict,a\n2,medium,b\n3,relaxed,c\n1,strict,a\n"
+    (tmp_path / "people.csv").write_text(text, encoding="utf-8")
+    pq.write_table(pa.table({"epsilon": [1.0, 2.0, 1.0], "patient_id": [7, 8, 7]}), tmp_path / "visits.parquet")
+    examples = [line.split()[1:] for line in help_of(capsys, "plan").splitlines() if line.startswith("  privypurse ")]
+    assert len(examples) >= 3
+    for arguments in examples:
+        smaller = [{"2000": "20", "512": "2"}.get(word, word) for word in arguments]
+        code, out, err = run(capsys, *smaller, "--accountant", "rdp")
+        assert (code, err) == (0, "")
+        assert "written to plan.json" in out
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.split() == ["privypurse", pp.__version__]
+
+
+def test_the_demo_shows_three_plans_for_everyone_in_the_census(capsys, tmp_path):
+    code, out, err = run(capsys, "demo", "--accountant", "rdp")
+    assert (code, err) == (0, "")
+    assert re.findall(r"plan: (\S+)", out) == ["uniform", "sample", "scale"]
+    assert "48,842 people" in out
+    rows = [row for row in table_of(out) if row[0] != "people"]
+    assert len(rows) == 9
+    for start in (0, 3, 6):
+        counts = [int(row[0].replace(",", "")) for row in rows[start : start + 3]]
+        assert sum(counts) == 48_842
+        assert np.abs(np.array(counts) / 48_842 - [0.34, 0.43, 0.23]).max() < 1e-4
+        assert [row[1] for row in rows[start : start + 3]] == ["1", "2", "3"]
+    assert all(float(row[2]) <= float(row[1]) for row in rows)
+    # Personal budgets are the point: both methods need less noise than everyone at the strictest.
+    uniform, sample, scale = (float(text) for text in re.findall(r"noise multiplier ([0-9.]+)", out))
+    assert max(sample, scale) < uniform
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_as_a_program(people, tmp_path):
+    def call(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "privypurse.cli", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+        )
+
+    good = call("plan", people, *QUICK, "--out", "program.json")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert "ε certified" in good.stdout
+    pp.Plan.load(tmp_path / "program.json").check(pp.Budgets.read(people))
+    bad = call("plan", people, *QUICK, "--epsilon", "consent")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.count("\n") == 1
+    assert "'strict', not a number" in bad.stderr
+
+
+# ------------------------------------------------------------------------------- the data of the demonstration
+
+
+ADULT_COLUMNS = [
+    *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship"),
+    *("race", "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country", "income"),
+]
+
+
+def test_the_adult_census_is_whole():
+    adult = datasets.adult()
+    assert adult.people == 48_842
+    assert {column.size for column in adult.columns.values()} == {48_842}
+    assert (adult.train, adult.test) == (slice(0, 32_561), slice(32_561, 48_842))
+    assert list(adult.columns) == ADULT_COLUMNS
+    # As documented with the data: 24,720 + 7,841 people in the training part, 12,435 + 3,846 in the test part.
+    income = adult.columns["income"]
+    assert set(income) == {"<=50K", ">50K"}
+    assert ((income[adult.train] == ">50K").sum(), (income[adult.test] == ">50K").sum()) == (7_841, 3_846)
+    numbers = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+    assert {name for name, column in adult.columns.items() if column.dtype.kind == "i"} == set(numbers)
+    first = {name: column[0] for name, column in adult.columns.items()}
+    assert (first["age"], first["workclass"], first["education"]) == (39, "State-gov", "Bachelors")
+    assert (adult.columns["workclass"] == "?").sum() > 0
+
+
+def test_damaged_census_data_is_refused(monkeypatch):
+    monkeypatch.setattr(datasets, "_ADULT_SHA256", "0" * 64)
+    with pytest.raises(pp.InvalidInput, match="damaged; install privypurse again"):
+        datasets.adult()

@@ -1,0 +1,163 @@
+"""Data flows in one direction only, and so do the imports: budgets → assignment → plans, accounting below all."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import privypurse
+
+SOURCE = Path(privypurse.__file__).parent
+HEAVY = {"torch", "opacus", "pandas", "dp_accounting"}
+"""What a plan must be made without: none of them is a dependency of the package."""
+
+
+def module_name(path):
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def imports_of(source, module, *, package=False):
+    """Every module that this source may import, wherever in it, as dotted names from the root.
+
+    ``from a import b`` counts as a.b where the package has such a module, else as a. What is imported for
+    type checkers alone counts too: it shows a direction as well.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                here = module.split(".")
+                here = here[: len(here) - node.level + (1 if package else 0)]
+                base = ".".join([*here, base]).rstrip(".")
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                found.add(whole if whole in MODULES else base)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            found.update(arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant))
+    return found
+
+
+def inside(name, *places):
+    return any(name == place or name.startswith(place + ".") for place in places)
+
+
+def complaints(module, imported):
+    """What is wrong with this module importing these."""
+    ours = {name for name in imported if inside(name, "privypurse")}
+    part = ".".join(module.split(".")[:2])
+    wrong = set()
+    if part == "privypurse.accounting":
+        wrong |= {x for x in ours if not inside(x, "privypurse.accounting", "privypurse.arrays", "privypurse.errors")}
+    if part == "privypurse.budgets":
+        wrong |= {x for x in ours if inside(x, "privypurse.accounting", "privypurse.plans", "privypurse.assignment")}
+    if part == "privypurse.plans":
+        wrong |= {x for x in ours if inside(x, "privypurse.assignment")}
+    if part == "privypurse.assignment":
+        wrong |= {x for x in ours if inside(x, "privypurse.cli", "privypurse.datasets")}
+    if part != "privypurse.cli":
+        wrong |= {x for x in ours if inside(x, "privypurse.cli")}
+        # Whoever imports the root imports everything: that is for users, and the command line is one.
+        wrong |= ours & {"privypurse"}
+    if part in {f"privypurse.{name}" for name in ("accounting", "budgets", "plans", "assignment")}:
+        wrong |= {x for x in imported if x.split(".")[0] in HEAVY}
+    return sorted(f"{module} imports {name}" for name in wrong)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module):
+    path = MODULES[module]
+    imported = imports_of(path.read_text(encoding="utf-8"), module, package=path.name == "__init__.py")
+    assert complaints(module, imported) == []
+
+
+def test_the_modules_that_the_rules_name_exist():
+    for name in (
+        "accounting",
+        "accounting.rdp",
+        "budgets",
+        "plans",
+        "assignment",
+        "cli",
+        "datasets",
+        "arrays",
+        "errors",
+    ):
+        assert f"privypurse.{name}" in MODULES
+
+
+def test_the_checker_sees_imports_that_are_there():
+    read = {name: imports_of(path.read_text(encoding="utf-8"), name) for name, path in MODULES.items()}
+    assert "privypurse.accounting.releases" in read["privypurse.accounting.rdp"]
+    assert "privypurse.ladder" in read["privypurse.budgets"]
+    assert "privypurse.planfile" in read["privypurse.plans"]  # inside a function
+    assert "numpy" in read["privypurse.plans"]
+
+
+PLANTED = {
+    "import": ("privypurse.accounting.rdp", "import privypurse.plans"),
+    "from the root": ("privypurse.accounting.rdp", "from privypurse import budgets"),
+    "from a module": ("privypurse.accounting.rdp", "from privypurse.budgets import Budgets"),
+    "the root itself": ("privypurse.accounting.rdp", "import privypurse as pp"),
+    "relative": ("privypurse.accounting.rdp", "from ..plans import Plan"),
+    "relative to the root": ("privypurse.accounting.rdp", "from .. import ladder"),
+    "inside a function": ("privypurse.budgets", "def f():\n    from privypurse.assignment.base import Means"),
+    "under a condition": ("privypurse.budgets", "if 1:\n    import privypurse.accounting.tables as t"),
+    "by name": ("privypurse.plans", "import importlib\nimportlib.import_module('privypurse.assignment')"),
+    "plans of assignment": ("privypurse.plans", "from privypurse.assignment import plan"),
+    "assignment of data": ("privypurse.assignment.sample", "from privypurse import datasets"),
+    "the command line": ("privypurse.summaries", "from privypurse.cli import main"),
+    "torch": ("privypurse.accounting.pld", "import torch.nn as nn"),
+    "pandas": ("privypurse.budgets", "try:\n    import pandas as pd\nexcept ImportError:\n    pd = None"),
+    "opacus": ("privypurse.assignment.scale", "from opacus.accountants import RDPAccountant"),
+    "dp_accounting": ("privypurse.plans", "from dp_accounting import rdp"),
+}
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_the_checker_catches_a_planted_import(case):
+    module, source = PLANTED[case]
+    path = MODULES[module]
+    honest = path.read_text(encoding="utf-8")
+    assert complaints(module, imports_of(honest, module)) == []
+    assert len(complaints(module, imports_of(honest + "\n" + source, module))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        (
+            "privypurse.accounting.rdp",
+            "from privypurse.accounting import conversion\nfrom . import gdp\nimport numpy",
+        ),
+        ("privypurse.accounting.rdp", "from ..errors import InvalidInput"),
+        ("privypurse.cli", "import privypurse as pp\nfrom privypurse import datasets"),
+        ("privypurse.assignment.base", "from privypurse.plans import Plan\nimport torchlike"),
+    ],
+)
+def test_the_checker_lets_good_imports_be(module, source):
+    assert complaints(module, imports_of(source, module)) == []
+
+
+def loaded_by(statement):
+    code = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    loaded = loaded_by("import privypurse")
+    assert "privypurse" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_the_check_of_what_is_loaded_can_fail():
+    assert "pandas" in loaded_by("import privypurse, pandas")
