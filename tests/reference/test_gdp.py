@@ -1,5 +1,7 @@
 """Exact Gaussian accounting against high precision, and (Φ, Δ)-PDP."""
 
+from fractions import Fraction
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -33,6 +35,16 @@ def test_mu_is_the_inverse_from_below(epsilon: float, delta: float) -> None:
     mu = float(gdp.mu(epsilon, delta))
     assert true_delta(mu, epsilon) <= delta
     assert true_delta(mu * (1 + 1e-6), epsilon) > delta * (1 - 1e-5)
+
+
+@pytest.mark.parametrize(("sigma", "count", "delta"), [(1e6, 10, 1e-10), (3e5, 1, 1e-10), (1e8, 3, 1e-12)])
+def test_tiny_mu_is_rounded_up_enough(sigma: float, count: int, delta: float) -> None:
+    epsilon = float(GDP().epsilons([Gaussian(sigma, count)], delta)[0])
+    with mp.workdps(60):
+        mu = mp.sqrt(count) / mp.mpf(sigma)
+        e = mp.mpf(epsilon)
+        true = mp.ncdf(mu / 2 - e / mu) - mp.exp(e) * mp.ncdf(-mu / 2 - e / mu)
+    assert true <= delta
 
 
 def test_agrees_with_dp_accounting() -> None:
@@ -69,6 +81,10 @@ def test_personalised_composition_adds_up_record_by_record() -> None:
     np.testing.assert_allclose(both.epsilon, [0.3, 3.0], rtol=1e-12)
     assert (both.epsilon >= 3 * np.array([0.1, 1.0])).all()
     np.testing.assert_allclose(both.delta, [3e-6, 3e-5], rtol=1e-9)
+    many = np.random.default_rng(0).uniform(0, 1, (1000, 20))
+    added = pdp.compose([pdp.PersonalisedDP(row, np.full(20, 1e-9)) for row in many]).epsilon
+    for record in range(20):
+        assert Fraction(float(added[record])) >= sum(map(Fraction, many[:, record].tolist()))
     with pytest.raises(InvalidInput, match="different numbers"):
         pdp.compose([one, pdp.PersonalisedDP(np.array([1.0]), np.array([1e-5]))])
 
@@ -78,5 +94,6 @@ def test_individual_rdp_to_personalised_dp_is_theorem_4_8() -> None:
     delta = np.array([1e-5, 1e-6])
     published = pdp.from_individual_rdp(curves, ORDERS, delta, published=True)
     by_hand = [min(c * a + np.log(1 / d) / (a - 1) for a in ORDERS) for c, d in ((0.01, 1e-5), (0.2, 1e-6))]
-    np.testing.assert_allclose(published.epsilon, by_hand, rtol=1e-12)
+    np.testing.assert_allclose(published.epsilon, by_hand, rtol=1e-11)
+    assert (published.epsilon >= by_hand).all()
     assert (pdp.from_individual_rdp(curves, ORDERS, delta).epsilon < published.epsilon).all()

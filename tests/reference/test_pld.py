@@ -3,13 +3,14 @@
 import itertools
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privypurse.accounting import GDP, PLD, RDP, ClientSampled, Composed, Gaussian, PureDP, SampledGaussian
+from privypurse.accounting import GDP, PLD, RDP, ClientSampled, Composed, Gaussian, PureDP, SampledGaussian, rdp
 from privypurse.errors import Unsupported
 
 SETTINGS = [
@@ -115,3 +116,65 @@ def test_rounding_is_taken_off_delta() -> None:
     honest = distributions(SampledGaussian(0.01, 2.0, 9375), 5e-4)[0]
     assert honest.slop > 0
     assert replace(honest, slop=0.0).epsilon(1e-9) < honest.epsilon(1e-9)
+
+
+@pytest.mark.parametrize("missing", [1e-15, 1e-14, 1e-12, 1e-6, 0.1])
+def test_each_direction_on_its_own_up_to_rates_next_to_one(missing: float) -> None:
+    """One step at rate 1 - missing: δ(ε) of removing and of adding, by 40-digit arithmetic, is never above ours."""
+    from privypurse.accounting.loss_distribution import sampled_gaussian
+
+    rate, sigma = 1 - missing, 0.3
+    remove, add = sampled_gaussian(rate, sigma, 0.01, 1)
+    for direction, one in (("remove", remove), ("add", add)):
+        losses = (one.lower + np.arange(one.mass.size)) * one.step
+        for epsilon in (0.5, 5.0, 12.0, 20.0, 30.0):
+            ours = one.infinity + one.slop + float(np.maximum(-np.expm1(epsilon - losses), 0.0) @ one.mass)
+            assert mp.mpf(ours) >= one_step_delta(rate, sigma, epsilon, direction)
+
+
+def one_step_delta(rate: float, sigma: float, epsilon: float, direction: str) -> mp.mpf:
+    with mp.workdps(40):
+        q, s, e = mp.mpf(rate), mp.mpf(sigma), mp.mpf(epsilon)
+        bound = (mp.exp(e if direction == "remove" else -e) - 1 + q) / q
+        if bound <= 0:
+            return mp.mpf(0)
+        x = s**2 * mp.log(bound) + mp.mpf(1) / 2  # where the loss is ε
+        if direction == "remove":
+            without, with_ = mp.ncdf(-x / s), mp.ncdf(-(x - 1) / s)
+            return (1 - q) * without + q * with_ - mp.exp(e) * without
+        without, with_ = mp.ncdf(x / s), mp.ncdf((x - 1) / s)
+        return without - mp.exp(e) * ((1 - q) * without + q * with_)
+
+
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-7, 1e-4, 0.004, 0.01, 1.0, 30.0, 900.0])
+def test_rdp_of_randomised_response_is_never_below_the_truth(epsilon: float) -> None:
+    orders = np.array([1.02, 1.5, 2.0, 9.0, 100.0])
+    for order, ours in zip(orders, rdp.randomised_response(epsilon, orders), strict=True):
+        with mp.workdps(900):
+            p = mp.exp(epsilon) / (1 + mp.exp(epsilon))
+            a = mp.mpf(order)
+            truth = mp.log(p**a * (1 - p) ** (1 - a) + (1 - p) ** a * p ** (1 - a)) / (a - 1)
+            assert truth <= mp.mpf(ours) <= truth * (1 + mp.mpf(10) ** -11)
+
+
+def test_only_who_takes_no_part_pays_nothing() -> None:
+    free = [
+        SampledGaussian(0.0, 1.0, 9),
+        Gaussian(1.0, 0),
+        Composed(()),
+        ClientSampled(0.5, SampledGaussian(0.0, 1.0)),
+    ]
+    next_to_free = [PureDP(1e-9), SampledGaussian(1e-150, 1e3, 10**7), Gaussian(1e9)]
+    for accountant in (RDP(np.array([2.0, 8.0])), RDP(), PLD()):
+        assert (accountant.epsilons(free, 1e-5) == 0).all()
+    assert (RDP(np.array([2.0, 8.0])).epsilons(next_to_free, 1e-10) > 0).all()
+
+
+def test_hopeless_grids_stay_small_and_quick() -> None:
+    """Wide and narrow parts together, many parts, and an ε in the millions: each bounded, none a memory cliff."""
+    pair = Composed((SampledGaussian(0.01, 1.0, 1000), SampledGaussian(1e-6, 1.0, 1000)))
+    alone = float(PLD().epsilons([SampledGaussian(0.01, 1.0, 1000)], 1e-5)[0])
+    assert alone * 0.999 <= float(PLD().epsilons([pair], 1e-5)[0]) <= alone * 1.001
+    huge = Gaussian(0.1, 10**6)
+    exact = float(GDP().epsilons([huge], 1e-5)[0])
+    assert exact <= float(PLD().epsilons([huge], 1e-5)[0]) <= exact * 1.01

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from privypurse.accounting.releases import ClientSampled, Composed, Release
+from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
 from privypurse.arrays import FloatArray
 from privypurse.errors import Unsupported
 
@@ -44,6 +44,19 @@ def leaves(release: Release) -> Iterator[Release]:
         yield from leaves(release.release)
     else:
         yield release
+
+
+def costs_nothing(release: Release) -> bool:
+    """Whether the record takes no part: decided by what the release is, not by a number that rounded to 0."""
+    match release:
+        case SampledGaussian(rate, _, count):
+            return rate == 0 or count == 0
+        case ClientSampled(_, inner, count):
+            return count == 0 or costs_nothing(inner)
+        case Composed(releases):
+            return all(costs_nothing(part) for part in releases)
+        case Gaussian(_, count) | PureDP(_, count):
+            return count == 0
 
 
 def deltas_for(accountant: Accountant, releases: Sequence[Release], delta: FloatArray | float) -> FloatArray:

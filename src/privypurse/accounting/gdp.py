@@ -29,6 +29,11 @@ def delta(mu: FloatArray | float, epsilon: FloatArray | float) -> FloatArray:
     return np.asarray(np.where(m == 0, 0.0, value), dtype=np.float64)
 
 
+def _margin(mu: FloatArray) -> FloatArray:
+    """δ(ε) is a difference of logarithms; for small μ it loses about 1/μ units in the last place."""
+    return np.asarray(1 - np.minimum(1e-9 + 1e-13 / np.maximum(mu, 1e-300), 0.5), dtype=np.float64)
+
+
 def epsilon(mu: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
     """The smallest ε with δ(ε) ≤ δ, by bisection that keeps its upper end: never below the true ε."""
     m, d = np.broadcast_arrays(np.asarray(mu, dtype=np.float64), np.asarray(delta_, dtype=np.float64))
@@ -37,9 +42,9 @@ def epsilon(mu: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
     high = m**2 / 2 + m * np.sqrt(2 * np.log(1 / d))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        fits = delta(m, middle) <= d * (1 - 1e-9)
+        fits = delta(m, middle) <= d * _margin(m)
         high, low = np.where(fits, middle, high), np.where(fits, low, middle)
-    return np.asarray(np.where(delta(m, 0.0) <= d * (1 - 1e-9), 0.0, high), dtype=np.float64)
+    return np.asarray(np.where(delta(m, 0.0) <= d * _margin(m), 0.0, high), dtype=np.float64)
 
 
 def mu(epsilon_: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
@@ -48,7 +53,7 @@ def mu(epsilon_: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
     low, high = np.zeros(e.shape), np.sqrt(2 * e) + 20.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        fits = delta(middle, e) <= d * (1 - 1e-9)
+        fits = delta(middle, e) <= d * _margin(middle)
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
     return np.asarray(low, dtype=np.float64)
 

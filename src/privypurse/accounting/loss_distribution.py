@@ -15,7 +15,9 @@ import numpy as np
 from scipy import fft, special
 
 from privypurse.arrays import AnyArray, FloatArray
+from privypurse.errors import Unsupported
 
+_LONGEST = 2**25  # grid points of a composed distribution: a quarter of a gigabyte
 _TAIL = 1e-16  # mass that each cut may move to an infinite loss
 
 
@@ -37,6 +39,11 @@ class LossDistribution:
             return self
         first, last = _chernoff_span(self.mass, count)
         length = fft.next_fast_len(max(last - first + 1, self.mass.size), real=True)
+        if length > _LONGEST:
+            raise Unsupported(
+                f"{count:,} steps span {length:,} grid points, more than {_LONGEST:,}: a loss distribution is not "
+                'made for ε in the thousands; use accountant="rdp"'
+            )
         spectrum = fft.rfft(self.mass.astype(precision), length)
         size = np.abs(spectrum)
         # A transform is off by less than 4·log2(n) roundings of a mass of 1, and the power multiplies that.
@@ -45,29 +52,34 @@ class LossDistribution:
         slop = (count + 2) * unit * weight
         spectrum **= count
         mass = np.roll(fft.irfft(spectrum, length), -(first % length))[: last - first + 1]
-        survives = math.exp(count * math.log1p(-self.infinity))
         return LossDistribution(
             step=self.step,
             lower=self.lower * count + first,
             mass=np.maximum(mass, 0.0).astype(np.float64),
-            infinity=-math.expm1(math.log(survives)) + 2 * _TAIL if survives > 0 else 1.0,
+            infinity=1.0 if self.infinity >= 1 else -math.expm1(count * math.log1p(-self.infinity)) + 2 * _TAIL,
             slop=count * self.slop + slop,
         )
 
-    def plus(self, other: LossDistribution) -> LossDistribution:
+    def plus(self, other: LossDistribution, precision: Any = np.float64) -> LossDistribution:
         """The distribution of one loss from each, added up."""
         size = self.mass.size + other.mass.size - 1
         length = fft.next_fast_len(size, real=True)
-        wide = np.longdouble
-        spectrum = fft.rfft(self.mass.astype(wide), length) * fft.rfft(other.mass.astype(wide), length)
-        unit = float(np.finfo(wide).eps) * 4 * math.log2(length + 1)
+        spectrum = fft.rfft(self.mass.astype(precision), length) * fft.rfft(other.mass.astype(precision), length)
+        unit = float(np.finfo(precision).eps) * 4 * math.log2(length + 1)
+        weight = math.sqrt(2 * float(np.sum(np.abs(spectrum) ** 2)))
         mass = np.maximum(fft.irfft(spectrum, length)[:size], 0.0).astype(np.float64)
+        # Cut tails of less than _TAIL: the upper goes to infinity, the lower up to the first point that is kept.
+        below, above = np.cumsum(mass), np.cumsum(mass[::-1])[::-1]
+        kept = np.flatnonzero((below > _TAIL) & (above > _TAIL))
+        first, last = int(kept[0]), int(kept[-1])
+        cut = float(above[last + 1]) if last + 1 < size else 0.0
+        mass[first] = below[first]
         return LossDistribution(
             step=self.step,
-            lower=self.lower + other.lower,
-            mass=mass,
-            infinity=self.infinity + other.infinity - self.infinity * other.infinity,
-            slop=self.slop + other.slop + 4 * unit * math.sqrt(length) + 2e-16,
+            lower=self.lower + other.lower + first,
+            mass=mass[first : last + 1].copy(),
+            infinity=self.infinity + other.infinity + cut,
+            slop=self.slop + other.slop + 4 * unit * weight + 2e-16,
         )
 
     def mixed(self, rate: float) -> LossDistribution:
@@ -105,10 +117,13 @@ def identity(step: float) -> LossDistribution:
 
 def two_point(epsilon: float, step: float) -> LossDistribution:
     """Randomised response, which dominates every ε-DP mechanism: loss ε or -ε, rounded up to the grid."""
-    top, bottom = math.ceil(epsilon / step * (1 - 1e-12)), math.ceil(-epsilon / step)
+    nearest = round(epsilon / step)
+    on_grid = abs(epsilon / step - nearest) < 1e-9
+    top, bottom = (nearest, -nearest) if on_grid else (math.ceil(epsilon / step), math.ceil(-epsilon / step))
+    assert top > bottom, "the grid is finer than ε"
     mass = np.zeros(top - bottom + 1)
     mass[-1] = 1.0 / (1.0 + math.exp(-epsilon))
-    mass[0] += 1.0 - mass[-1] if top > bottom else 0.0
+    mass[0] = 1.0 - mass[-1]
     return LossDistribution(step, bottom, mass, 0.0)
 
 
@@ -135,9 +150,12 @@ def sampled_gaussian(rate: float, noise_multiplier: float, step: float, count: i
 def _edges(loss: FloatArray, q: float, sigma: float) -> FloatArray:
     """The noisy value at which the loss of removal is reached; -∞ where it lies below all losses."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        odds = np.where(loss < 30, np.log(np.maximum(np.expm1(np.minimum(loss, 30)) + q, 0.0)), loss)
-        large = loss + np.log1p(-(1 - q) * np.exp(-np.maximum(loss, 30)))
-        return np.asarray(sigma**2 * (np.where(loss < 30, odds, large) - math.log(q)) + 0.5)
+        # log(e^ℓ - (1-q)): near ℓ = 0 by expm1, elsewhere relative to e^ℓ, where neither form cancels.
+        near = np.log(np.maximum(np.expm1(np.clip(loss, -1, 1)) + q, 0.0))
+        share = np.minimum((1 - q) * np.exp(-np.maximum(loss, -700.0)), 1.0)
+        elsewhere = loss + np.log1p(-share)
+        odds = np.where(np.abs(loss) < 0.7, near, elsewhere)
+        return np.asarray(sigma**2 * (odds - math.log(q)) + 0.5)
 
 
 def _split(grid: AnyArray, step: float, edges: FloatArray, q: float, sigma: float, rising: bool) -> LossDistribution:

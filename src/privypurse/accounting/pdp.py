@@ -39,7 +39,8 @@ def compose(parts: Sequence[PersonalisedDP]) -> PersonalisedDP:
         raise InvalidInput("parts speak of different numbers of records; they must be about the same data set")
     epsilon = np.sum([part.epsilon for part in parts], axis=0)
     delta = np.minimum(np.sum([part.delta for part in parts], axis=0), 1.0)
-    return PersonalisedDP(np.nextafter(epsilon, np.inf), np.minimum(np.nextafter(delta, 1.0), 1.0))
+    up = 1 + (len(parts) + 1) * np.finfo(np.float64).eps  # more than adding them up may have rounded down
+    return PersonalisedDP(epsilon * up, np.minimum(delta * up, 1.0))
 
 
 def from_individual_rdp(
@@ -53,4 +54,5 @@ def from_individual_rdp(
     curves = np.atleast_2d(np.asarray(rdp, dtype=np.float64))
     each = np.broadcast_to(np.asarray(delta, dtype=np.float64), curves.shape[0])
     convert = epsilon_from_rdp_mironov if published else epsilon_from_rdp
-    return PersonalisedDP(convert(curves, np.asarray(orders, dtype=np.float64), each), np.array(each))
+    epsilon = convert(curves, np.asarray(orders, dtype=np.float64), each) * (1 + 1e-12) + 1e-14
+    return PersonalisedDP(epsilon, np.array(each))

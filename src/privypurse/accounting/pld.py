@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from privypurse.accounting import loss_distribution
-from privypurse.accounting.accountant import Progress, deltas_for, leaves
+from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves
 from privypurse.accounting.loss_distribution import LossDistribution
 from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
 from privypurse.arrays import FloatArray
@@ -17,6 +17,7 @@ from privypurse.errors import Unsupported
 
 _RELATIVE_STEP = 0.05  # of a step's loss deviation: costs about 0.03 % of ε
 _MOST_POINTS = 60_000  # of one step's distribution
+_MOST_COMPOSED = 2**21  # about, of a composed one
 _WIDEST = 0.01
 _ROUND_UP = 1 + 1e-12
 _WORTH_MORE_DIGITS = 1e-3  # of δ: arithmetic may lose that much before it is done again in long double
@@ -28,7 +29,8 @@ class PLD:
 
     Guarantee: pessimistic, for adding and for removing the record; the rounding of the Fourier transforms is
     bounded and taken off δ, and where that would matter they are done again in long double. δ must be at least
-    1e-10 (rule 4). Not for filters, whose later steps depend on earlier outputs (rule 5).
+    1e-10 (rule 4), and more for a million steps and above, where rounding alone may reach that.
+    Not for filters, whose later steps depend on earlier outputs (rule 5).
     """
 
     name: str = "pld"
@@ -78,27 +80,55 @@ def discretisation(release: Release) -> float:
     """The step of the loss grid: a twentieth of one step's loss deviation, within what memory allows.
 
     Connect-the-dots adds at most a quarter of the squared step to the variance of each loss, so the error in ε
-    falls with its square. Any step is sound; this one decides only how tight the bound is.
+    falls with its square. Any step is sound; this one decides only how tight the bound is and how long it takes.
     """
-    return min((_leaf_step(leaf) for leaf in leaves(release)), default=_WIDEST)
+    parts = [_moments(leaf) for leaf in leaves(release) if not costs_nothing(leaf)]
+    if not parts:
+        return _WIDEST
+    finest = min(min(_RELATIVE_STEP * spread, _WIDEST) for spread, _ in parts)
+    furthest = max(furthest for _, furthest in parts)
+    one_step = 2 * furthest / (_MOST_POINTS if len(parts) == 1 else 8 * _MOST_POINTS)
+    step = max(finest, one_step, 30 * _total_spread(release) / _MOST_COMPOSED)
+    if all(isinstance(leaf, PureDP) for leaf in leaves(release)):
+        # A whole number of steps to the smallest ε, so that with one ε nothing is rounded.
+        smallest = min(leaf.epsilon for leaf in leaves(release) if isinstance(leaf, PureDP))
+        return smallest / max(1, math.floor(smallest / step))
+    return step
 
 
-def _leaf_step(release: Release) -> float:
-    match release:
+def _moments(leaf: Release) -> tuple[float, float]:
+    """About the deviation of one step's loss, and how far it reaches."""
+    match leaf:
         case Gaussian(noise_multiplier, _):
             rate = 1.0
         case SampledGaussian(rate, noise_multiplier, _):
-            if rate == 0:
-                return _WIDEST
-        case PureDP(epsilon, _):  # a whole number of steps, so that nothing is rounded
-            return epsilon / math.ceil(epsilon / _WIDEST)
+            pass
+        case PureDP(epsilon, _):
+            return 20 * epsilon, epsilon
         case _:
-            raise AssertionError(f"not a leaf: {release}")
-    # The loss of a step has second moment about log E[(p/p')²] = log(1 + q²(e^{1/σ²} - 1)).
+            raise AssertionError(f"not a leaf: {leaf}")
+    # The second moment of the loss is about log E[(p/p')²] = log(1 + q²(e^{1/σ²} - 1)).
     spread = math.sqrt(math.log1p(rate**2 * math.expm1(min(noise_multiplier**-2, 700.0))))
-    # Its range: the loss eight deviations out.
-    furthest = float(np.logaddexp(0.0, math.log(rate) + (8 + 0.5 / noise_multiplier) / noise_multiplier))
-    return min(max(_RELATIVE_STEP * spread, 2 * furthest / _MOST_POINTS), _WIDEST)
+    exponent = math.log(rate) + (8 + 0.5 / noise_multiplier) / noise_multiplier
+    return spread, float(np.logaddexp(math.log1p(-rate) if rate < 1 else -math.inf, exponent))
+
+
+def _total_spread(release: Release) -> float:
+    """About the deviation of all losses together."""
+    match release:
+        case ClientSampled(rate, inner, count):
+            inside = _total_spread(inner)
+            return math.sqrt(count * rate) * (inside + inside**2 / 2)
+        case Composed(releases):
+            return math.sqrt(sum(_total_spread(part) ** 2 for part in releases))
+        case PureDP(epsilon, count):
+            return math.sqrt(count) * epsilon
+        case Gaussian(noise_multiplier, count):
+            return math.sqrt(count) / noise_multiplier
+        case SampledGaussian(_, noise_multiplier, count):
+            return (
+                0.0 if costs_nothing(release) else math.sqrt(count) * min(_moments(release)[0], 1 / noise_multiplier)
+            )
 
 
 def distributions(release: Release, step: float, precision: Any = np.float64) -> tuple[LossDistribution, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from privypurse.accounting import conversion, sampled_gaussian
-from privypurse.accounting.accountant import Progress, deltas_for, leaves
+from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves
 from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
 from privypurse.arrays import FloatArray, frozen
 from privypurse.errors import InvalidInput
@@ -79,19 +79,23 @@ class RDP:
         self, releases: Sequence[Release], delta: FloatArray | float, progress: Progress | None = None
     ) -> FloatArray:
         each = deltas_for(self, releases, delta)
-        curves = self.curves(releases)
-        # A conversion gives nothing below about log(1/δ)/α; but what costs nothing costs nothing.
-        epsilon = np.where((curves == 0).all(axis=1), 0.0, self.convert(curves, self.orders, each))
+        # Near 0 the conversion subtracts numbers of size 1; the absolute margin covers their rounding.
+        epsilon = self.convert(self.curves(releases), self.orders, each) * _ROUND_UP + 1e-14
         if progress:
             progress(len(releases), len(releases))
-        return epsilon * _ROUND_UP
+        # A conversion gives nothing below about log(1/δ)/α; but who takes no part at all pays nothing.
+        return np.where([costs_nothing(release) for release in releases], 0.0, epsilon)
 
 
 def randomised_response(epsilon: float, orders: FloatArray) -> FloatArray:
     """Mironov (2017), Proposition 5. Randomised response is the worst among ε-DP mechanisms."""
-    yes, no = -np.log1p(np.exp(-epsilon)), -np.log1p(np.exp(epsilon))
-    moments = np.logaddexp(orders * yes + (1 - orders) * no, orders * no + (1 - orders) * yes)
-    return np.asarray(np.minimum(np.maximum(moments, 0.0) / (orders - 1.0), epsilon), dtype=np.float64)
+    # The moment minus 1 is 2·sinh(αε/2)·sinh((α-1)ε/2) / cosh(ε/2): a product, which keeps its digits near 0.
+    half = np.minimum(orders * epsilon, 600.0) / 2
+    near = np.log1p(2 * np.sinh(half) * np.sinh(half * (1 - 1 / orders)) / np.cosh(min(epsilon, 600.0) / 2))
+    yes = -np.log1p(np.exp(-epsilon))
+    far = np.logaddexp(orders * yes + (1 - orders) * (yes - epsilon), orders * (yes - epsilon) + (1 - orders) * yes)
+    moments = np.where(orders * epsilon < 600.0, near, far)
+    return np.asarray(np.minimum(moments / (orders - 1.0) * (1 + 1e-13), epsilon), dtype=np.float64)
 
 
 def client_sampled(inner: FloatArray, orders: FloatArray, rate: float) -> FloatArray:

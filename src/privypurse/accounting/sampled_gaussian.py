@@ -128,7 +128,7 @@ def quadrature_log_moments(q: FloatArray, sigma: FloatArray, alpha: FloatArray) 
     The two cut tails are bounded by Gaussian tails and added.
     """
     step = _steps(sigma)
-    nodes = np.ceil((alpha[-1] + 2 * _TAIL * sigma) / step).astype(np.int64) + 2
+    nodes = np.minimum(np.ceil((alpha[-1] + 2 * _TAIL * sigma) / step), 2.0 * _MOST_NODES).astype(np.int64) + 2
     out = np.full((q.size, alpha.size), np.inf)
     batch: list[int] = []
     for row in np.argsort(nodes, kind="stable").tolist():
