@@ -1,11 +1,34 @@
 """Privy Purse: everyone sets their own privacy budget, and nobody's is overdrawn."""
 
+from typing import TYPE_CHECKING, Any
+
 from privypurse.assignment import plan
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import Plan, Promise, TrainingShape
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from privypurse.training.gradients import clipped_sum, per_record_norms
+
+# Names that need torch are looked up when they are first used, so that planning does not have to load it.
+_TRAINING = {
+    "clipped_sum": "privypurse.training.gradients",
+    "per_record_norms": "privypurse.training.gradients",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TRAINING:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    try:
+        return getattr(importlib.import_module(_TRAINING[name]), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"privypurse.{name} needs {error.name}: pip install 'privypurse[training]'") from error
+
 
 __all__ = [
     "Budgets",
@@ -16,5 +39,7 @@ __all__ = [
     "Promise",
     "TrainingShape",
     "__version__",
+    "clipped_sum",
+    "per_record_norms",
     "plan",
 ]

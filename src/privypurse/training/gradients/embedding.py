@@ -1,0 +1,43 @@
+"""Embedding tables."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from privypurse.training.gradients.precision import exact, spread
+from privypurse.training.gradients.registry import Call, handles
+
+
+def _tokens(call: Call) -> tuple[Tensor, Tensor]:
+    """Indices (record, token) and the gradient of what they looked up, 0 where the table takes none."""
+    layer: nn.Embedding = call.module  # type: ignore[assignment]
+    index = call.inputs[0].reshape(call.back.shape[0], -1)
+    g = exact(call.back).reshape(*index.shape, -1)
+    if layer.padding_idx is not None:
+        g = g.masked_fill((index == layer.padding_idx).unsqueeze(-1), 0.0)
+    return index, g
+
+
+@handles(nn.Embedding)
+class EmbeddingRule:
+    whole_module = False
+
+    def squared_norms(self, call: Call) -> dict[str, Tensor]:
+        index, g = _tokens(call)
+        # Two tokens meet in the gradient only where they look up the same row.
+        same = index.unsqueeze(1) == index.unsqueeze(2)
+        gram = torch.bmm(g, g.transpose(1, 2))
+        return {"weight": gram.masked_fill_(~same, 0.0).sum(dim=(1, 2)).clamp_(min=0)}
+
+    def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
+        index, g = _tokens(call)
+        table = torch.zeros(call.module.weight.shape, dtype=g.dtype, device=g.device)  # type: ignore[arg-type]
+        table.index_add_(0, index.flatten(), (g * spread(weights, g)).flatten(0, 1))
+        return {"weight": table}
+
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        index, g = _tokens(call)
+        layer: nn.Embedding = call.module  # type: ignore[assignment]
+        table = torch.zeros((index.shape[0], *layer.weight.shape), dtype=g.dtype, device=g.device)
+        return {"weight": table.scatter_add_(1, index.unsqueeze(-1).expand_as(g), g)}

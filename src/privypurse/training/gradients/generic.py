@@ -1,0 +1,73 @@
+"""Any other layer: its per-record gradients through torch.func, one vectorised call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privypurse.errors import InvalidInput
+from privypurse.training.gradients.precision import exact, spread, square_sum
+from privypurse.training.gradients.registry import Call, complaint
+
+
+class GenericRule:
+    """Runs the layer again for each record alone, vectorised, and pulls the output's gradient back.
+
+    For layers that no rule knows, with all that is inside of them. The layer must treat the first dimension of its
+    tensor inputs as records, and must not draw random numbers: a second draw would not be the first.
+    """
+
+    whole_module = True
+
+    def check(self, layer: nn.Module, name: str) -> None:
+        """Raise for what cannot be run again one record at a time."""
+        for inner_name, inner in layer.named_modules():
+            where = ".".join(part for part in (name, inner_name) if part) or "model"
+            why = complaint(inner)
+            if why is not None:
+                raise InvalidInput(f"layer {where} ({type(inner).__name__}): {why}")
+            rate = inner.p if isinstance(inner, nn.modules.dropout._DropoutNd) else getattr(inner, "dropout", 0.0)
+            if isinstance(rate, float) and rate > 0:
+                raise InvalidInput(
+                    f"layer {where} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
+                    f"{type(layer).__name__}, which no per-record rule knows; set its dropout to 0, or split it into "
+                    "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)"
+                )
+
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        layer = call.module
+        parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
+        trained = {name: exact(parameters[name]) for name in call.names}
+        buffers = dict(layer.named_buffers())
+        batched = [value for value in call.inputs if isinstance(value, Tensor)]
+
+        def pulled_back(trained: dict[str, Tensor], back: Tensor, *inputs: Tensor) -> Tensor:
+            tensors = iter(inputs)
+            arguments = tuple(
+                next(tensors).unsqueeze(0) if isinstance(value, Tensor) else value for value in call.inputs
+            )
+            output: Any = torch.func.functional_call(
+                layer, {**parameters, **trained, **buffers}, arguments, call.options
+            )
+            first = output[0] if isinstance(output, tuple) else output
+            total: Tensor = (first * back.unsqueeze(0)).sum()
+            return total
+
+        gradient = torch.func.grad(pulled_back)
+        each = torch.func.vmap(gradient, in_dims=(None, 0, *[0] * len(batched)))
+        return dict(each(trained, exact(call.back), *[exact_if_float(value) for value in batched]))
+
+    def squared_norms(self, call: Call) -> dict[str, Tensor]:
+        return {name: square_sum(value) for name, value in self.per_record(call).items()}
+
+    def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
+        return {name: (value * spread(weights, value)).sum(dim=0) for name, value in self.per_record(call).items()}
+
+
+def exact_if_float(value: Tensor) -> Tensor:
+    return exact(value) if value.is_floating_point() else value
+
+
+GENERIC = GenericRule()

@@ -1,0 +1,98 @@
+"""Which rule handles which layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from privypurse.errors import InvalidInput
+
+
+@dataclass
+class Call:
+    """One use of a layer in a forward pass: its inputs and, after the backward pass, its output's gradient."""
+
+    module: nn.Module
+    rule: Rule
+    names: dict[str, str]
+    """The layer's trainable parameters: local name → name in the model."""
+    inputs: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    gradient: Tensor | None = None
+
+    @property
+    def back(self) -> Tensor:
+        """The gradient of the layer's output; the first dimension counts records."""
+        assert self.gradient is not None
+        return self.gradient
+
+    def rows(self, some: slice) -> Call:
+        """The same call for some of the records."""
+        inputs = tuple(value[some] if isinstance(value, Tensor) else value for value in self.inputs)
+        return Call(self.module, self.rule, self.names, inputs, self.options, self.back[some])
+
+
+class Rule(Protocol):
+    """How the per-record gradients of one kind of layer follow from a call. All by local parameter name."""
+
+    whole_module: bool
+    """Whether the rule answers for the parameters of all submodules too."""
+
+    def squared_norms(self, call: Call) -> dict[str, Tensor]:
+        """For each parameter the squared norm of every record's gradient, in float32 or better."""
+        ...
+
+    def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
+        """For each parameter Σ weights[i] · (gradient of record i)."""
+        ...
+
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        """For each parameter every record's gradient, materialised."""
+        ...
+
+
+_RULES: dict[type[nn.Module], Rule] = {}
+_REFUSED: dict[type[nn.Module], str] = {}
+
+
+def handles(*kinds: type[nn.Module]) -> Callable[[type[Any]], type[Any]]:
+    """Class decorator: an instance of the rule handles these layers."""
+
+    def register(rule: type[Any]) -> type[Any]:
+        for kind in kinds:
+            _RULES[kind] = rule()
+        return rule
+
+    return register
+
+
+def refuse(kind: type[nn.Module], why: str) -> None:
+    """Layers of this kind cannot be trained privately, and why."""
+    _REFUSED[kind] = why
+
+
+def complaint(module: nn.Module) -> str | None:
+    """Why this layer cannot be trained privately, if so."""
+    return next((why for kind, why in _REFUSED.items() if isinstance(module, kind)), None)
+
+
+def units(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule]]:
+    """The layers to be watched: each handled by its rule, or as a whole where no rule knows it."""
+    why = complaint(model)
+    if why is not None:
+        raise InvalidInput(f"layer {prefix or 'model'} ({type(model).__name__}): {why}")
+    own = [parameter for parameter in model.parameters(recurse=False) if parameter.requires_grad]
+    rule = _RULES.get(type(model))
+    if own and rule is None:
+        from privypurse.training.gradients.generic import GENERIC
+
+        GENERIC.check(model, prefix)
+        yield prefix, model, GENERIC
+        return
+    if own and rule is not None:
+        yield prefix, model, rule
+    for name, child in model.named_children():
+        yield from units(child, f"{prefix}.{name}" if prefix else name)

@@ -1,0 +1,262 @@
+"""Norms and clipped sums against autograd, one record at a time, in float64; and against Opacus."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import privypurse as pp
+from privypurse.training import gradients
+from privypurse.training.gradients import clip_factors
+
+torch.set_num_threads(1)
+
+
+def square_loss(output: Tensor, target: Tensor) -> Tensor:
+    return (output.flatten(1) * target.flatten(1)).sum(dim=1).square() / 2 + output.flatten(1).sin().sum(dim=1)
+
+
+def one_at_a_time(model: nn.Module, x: Tensor, target: Tensor) -> list[dict[str, Tensor]]:
+    """The reference: autograd on each record alone."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    out = []
+    for i in range(x.shape[0]):
+        loss = square_loss(model(x[i : i + 1]), target[i : i + 1]).sum()
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        grads = [torch.zeros_like(p) if g is None else g for p, g in zip(named.values(), found, strict=True)]
+        out.append(dict(zip(named, grads, strict=True)))
+    return out
+
+
+def check(model: nn.Module, x: Tensor, tolerance: float = 1e-10) -> None:
+    model.double()
+    x = x.double() if x.is_floating_point() else x
+    target = torch.randn(model(x).shape, dtype=torch.float64)
+    reference = one_at_a_time(model, x, target)
+    true_norms = torch.stack([torch.cat([g.flatten() for g in grads.values()]).norm() for grads in reference])
+    found = gradients.per_record_norms(model, square_loss, x, target)
+    torch.testing.assert_close(found, true_norms, rtol=tolerance, atol=tolerance)
+    clips = true_norms * torch.linspace(0.3, 1.7, x.shape[0], dtype=torch.float64)
+    sums, again = gradients.clipped_sum(model, square_loss, x, target, clips)
+    torch.testing.assert_close(again, true_norms, rtol=tolerance, atol=tolerance)
+    factors = clip_factors(true_norms, clips)
+    for name in reference[0]:
+        expected = sum(f * grads[name] for f, grads in zip(factors, reference, strict=True))
+        torch.testing.assert_close(
+            sums.get(name, torch.zeros_like(expected)), expected, rtol=tolerance, atol=tolerance
+        )
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Tied(nn.Module):
+    """A language model whose head is its embedding table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 6)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.table(tokens)))
+
+
+class Twice(nn.Module):
+    """One layer used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.relu(self.layer(x)))
+
+
+class Scaled(nn.Module):
+    """A parameter of one's own, which no rule knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(5))
+        self.inner = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x * self.scale)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, x, x, need_weights=False)[0]
+
+
+LAYERS = {
+    "linear": (lambda: nn.Linear(6, 4), (5, 6)),
+    "linear without bias": (lambda: nn.Linear(6, 4, bias=False), (5, 6)),
+    "linear over few tokens": (lambda: nn.Linear(16, 12), (5, 3, 16)),
+    "linear over many tokens": (lambda: nn.Linear(3, 2), (5, 40, 3)),
+    "linear over a grid": (lambda: nn.Linear(4, 3), (5, 2, 3, 4)),
+    "conv1d": (lambda: nn.Conv1d(3, 4, 3, stride=2, padding=1, dilation=2), (5, 3, 17)),
+    "conv2d": (lambda: nn.Conv2d(3, 4, (3, 2), stride=(2, 1), padding=(1, 0)), (5, 3, 9, 8)),
+    "conv2d, groups": (lambda: nn.Conv2d(4, 6, 3, groups=2, dilation=2, bias=False), (5, 4, 9, 9)),
+    "conv2d, depthwise": (lambda: nn.Conv2d(4, 4, 3, groups=4), (5, 4, 6, 6)),
+    "conv2d, one place": (lambda: nn.Conv2d(2, 3, 4), (5, 2, 4, 4)),
+    "conv2d, few places": (lambda: nn.Conv2d(8, 16, 3), (5, 8, 4, 4)),
+    "conv2d, same": (lambda: nn.Conv2d(2, 3, 4, padding="same"), (5, 2, 7, 7)),
+    "conv2d, reflect": (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (5, 2, 7, 7)),
+    "conv3d": (lambda: nn.Conv3d(2, 3, 2, stride=2, padding=1, groups=1), (4, 2, 5, 4, 6)),
+    "conv transposed (generic)": (lambda: nn.ConvTranspose2d(2, 3, 3, stride=2), (4, 2, 4, 4)),
+    "layer norm": (lambda: nn.LayerNorm((3, 4)), (5, 2, 3, 4)),
+    "layer norm on vectors": (lambda: nn.LayerNorm(4), (5, 4)),
+    "rms norm": (lambda: nn.RMSNorm(4), (5, 7, 4)),
+    "group norm": (lambda: nn.GroupNorm(2, 6), (5, 6, 4, 3)),
+    "instance norm": (lambda: nn.InstanceNorm2d(3, affine=True), (5, 3, 4, 4)),
+    "prelu (generic)": (lambda: nn.PReLU(3), (5, 3, 4)),
+    "bilinear scale (generic)": (Scaled, (5, 5)),
+    "attention (generic)": (Attention, (4, 5, 8)),
+    "one layer used twice": (Twice, (5, 5)),
+}
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_each_rule_equals_autograd_one_record_at_a_time(case: str) -> None:
+    torch.manual_seed(1)
+    build, shape = LAYERS[case]
+    check(build(), torch.randn(shape))
+
+
+def test_embedding_and_tied_weights() -> None:
+    torch.manual_seed(2)
+    tokens = torch.randint(0, 11, (5, 9))
+    check(nn.Embedding(11, 4), tokens)
+    check(nn.Embedding(11, 4, padding_idx=3), tokens)
+    check(nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 2)), tokens)
+    check(Tied(), tokens)
+
+
+def test_frozen_parameters_cost_nothing_and_get_nothing() -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)
+    )
+    model[2].requires_grad_(False)
+    model[4].weight.requires_grad_(False)
+    check(model, torch.randn(4, 6))
+    recorder = gradients.Recorder(model)
+    assert [name for name, _, _ in recorder.units] == ["0", "4"]
+
+
+def test_the_ordinary_weight_gradient_is_not_computed() -> None:
+    """Only the operations of the backward pass are counted: no product that makes a weight gradient is among them."""
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16))
+    x, y = torch.randn(8, 32), torch.randn(8, 16)
+    tape = gradients.Tape()
+    losses = square_loss(gradients.Recorder(model).forward(tape, x), y)
+    with torch.profiler.profile(record_shapes=True) as profile:
+        losses.sum().backward()
+    products = [event for event in profile.events() if event.name in ("aten::mm", "aten::addmm", "aten::bmm")]
+    assert len(products) == 1  # the input gradient of the last layer; plain training has three
+    assert all(call.gradient is not None for call in tape.calls)
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(draw(st.integers(0, 10_000)))
+    kind = draw(st.sampled_from(["dense", "image", "sequence"]))
+    depth, width = draw(st.integers(1, 4)), draw(st.sampled_from([2, 3, 6]))
+    layers: list[nn.Module] = []
+    for k in range(depth):
+        bias = draw(st.booleans())
+        if kind == "image":
+            groups = draw(st.sampled_from([1, width]))
+            layers.append(
+                nn.Conv2d(width, width, 3, padding=draw(st.integers(0, 1)) if k == 0 else 1, groups=groups, bias=bias)
+            )
+            extra = [nn.ReLU(inplace=True), nn.GroupNorm(1, width), nn.Tanh(), nn.AvgPool2d(1)]
+        else:
+            layers.append(nn.Linear(width, width, bias=bias))
+            extra = [nn.ReLU(inplace=True), nn.LayerNorm(width), nn.RMSNorm(width), nn.GELU()]
+        layers.append(draw(st.sampled_from(extra)))
+    shape = {"dense": (3, width), "sequence": (3, 4, width), "image": (3, width, 5, 5)}[kind]
+    return nn.Sequential(*layers), torch.randn(shape)
+
+
+@given(case=stacks())
+@settings(max_examples=60, deadline=None)
+def test_random_stacks(case: tuple[nn.Module, Tensor]) -> None:
+    check(*case, tolerance=1e-9)
+
+
+def test_agrees_with_opacus_per_sample_gradients() -> None:
+    from opacus import GradSampleModule
+
+    torch.manual_seed(4)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)
+    ).double()
+    x, y = torch.randn(6, 1, 8, 8, dtype=torch.float64), torch.randint(0, 5, (6,))
+    ours = gradients.per_record_norms(model, lambda out, y: F.cross_entropy(out, y, reduction="none"), x, y)
+    wrapped = GradSampleModule(model, loss_reduction="sum")
+    F.cross_entropy(wrapped(x), y, reduction="sum").backward()
+    theirs = torch.stack([p.grad_sample.flatten(1).square().sum(1) for p in wrapped.parameters()]).sum(0).sqrt()
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_contribution_exceeds_its_clip_norm(dtype: torch.dtype) -> None:
+    """A record's contribution, measured in float64, stays within its clip norm; without the margin it does not."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(300, 200), nn.ReLU(), nn.Linear(200, 10)).to(dtype)
+    x, y = torch.randn(40, 300).to(dtype), torch.randint(0, 10, (40,))
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(output.float(), target, reduction="none")
+
+    biggest, biggest_without = 0.0, 0.0
+    for i in range(40):
+        clip = 0.01 * (i + 1)
+        sums, norms = gradients.clipped_sum(model, loss, x[i : i + 1], y[i : i + 1], clip)
+        size = math.sqrt(sum(float(g.double().square().sum()) for g in sums.values()))
+        if float(norms[0]) > clip:
+            biggest = max(biggest, size / clip)
+            biggest_without = max(biggest_without, size / clip / (1 - gradients.clipped.MARGIN))
+    assert biggest <= 1.0
+    assert biggest_without > 1.0
+
+
+def test_records_that_are_not_finite_contribute_zero() -> None:
+    torch.manual_seed(6)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    x, y = torch.randn(5, 4, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    good, _ = gradients.clipped_sum(model, square_loss, x[[0, 2, 4]], y[[0, 2, 4]], 1.0)
+    x[1], x[3] = math.nan, math.inf
+    mixed, norms = gradients.clipped_sum(model, square_loss, x, y, 1.0)
+    assert not torch.isfinite(norms[[1, 3]]).any()
+    for name in good:
+        torch.testing.assert_close(mixed[name], good[name])
+
+
+def test_layers_that_mix_records_are_refused_with_the_mend() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    with pytest.raises(pp.InvalidInput, match=r"layer 1 \(BatchNorm2d\).*GroupNorm.*fix"):
+        gradients.Recorder(model)
+
+
+def test_random_layers_inside_a_generic_unit_are_refused() -> None:
+    model = Attention()
+    model.attend.dropout = 0.1
+    with pytest.raises(pp.InvalidInput, match=r"attend.*dropout"):
+        gradients.Recorder(model)
+
+
+def test_a_loss_that_is_not_one_a_record_is_refused() -> None:
+    model, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.randint(0, 2, (4,))
+    with pytest.raises(pp.InvalidInput, match="one loss for each of the 4 records"):
+        gradients.per_record_norms(model, F.cross_entropy, x, y)
