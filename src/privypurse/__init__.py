@@ -10,11 +10,15 @@ from privypurse.plans import Plan, Promise, TrainingShape
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from privypurse.training.fixing import fix
     from privypurse.training.gradients import clipped_sum, per_record_norms
+    from privypurse.training.private import make_private
 
 # Names that need torch are looked up when they are first used, so that planning does not have to load it.
 _TRAINING = {
     "clipped_sum": "privypurse.training.gradients",
+    "fix": "privypurse.training.fixing",
+    "make_private": "privypurse.training.private",
     "per_record_norms": "privypurse.training.gradients",
 }
 
@@ -40,6 +44,8 @@ __all__ = [
     "TrainingShape",
     "__version__",
     "clipped_sum",
+    "fix",
+    "make_private",
     "per_record_norms",
     "plan",
 ]

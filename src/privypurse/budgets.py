@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privypurse import ladder, tabular
+from privypurse import ladder
 from privypurse.arrays import AnyArray, FloatArray, IntArray, first_where, float_vector, frozen, refuse
 from privypurse.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from privypurse.tabular import Columns
 
 DEFAULT_DELTA = 1e-5
 SMALLEST, LARGEST = 1e-9, 1e9
@@ -106,6 +109,8 @@ class Budgets:
         person: str | None = None,
     ) -> Budgets:
         """From a pandas DataFrame. Arguments name columns, as in `read`."""
+        from privypurse import tabular  # when a table is read, not before: planning from arrays needs no pyarrow
+
         return cls._from_columns(tabular.FrameColumns(frame), epsilon, level, levels, delta, person)
 
     @classmethod
@@ -125,12 +130,14 @@ class Budgets:
         names a column of categories and ``levels`` says which ε each of them stands for. ``delta`` is a
         number or the name of a column, ``person`` the name of the column of ids.
         """
+        from privypurse import tabular
+
         return cls._from_columns(tabular.open_columns(Path(path)), epsilon, level, levels, delta, person)
 
     @classmethod
     def _from_columns(
         cls,
-        columns: tabular.Columns,
+        columns: Columns,
         epsilon: str | None,
         level: str | None,
         levels: Mapping[str, float] | None,

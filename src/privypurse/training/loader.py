@@ -1,0 +1,142 @@
+"""Batches for the ordinary loop: drawn by the plan's rates, each with its record numbers beside it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from privypurse.arrays import IntArray
+from privypurse.plans import Plan
+from privypurse.training.randomness import Randomness
+from privypurse.training.sampling import PoissonSampler
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What a physical batch is made of. Sensitive: who was drawn is never told (rule 6)."""
+
+    records: IntArray
+    units: IntArray
+    """The drawn units whose records these are."""
+    owner: IntArray
+    """For each record its place in ``units``."""
+    first: bool = True
+    last: bool = True
+    """Whether this is the first, and the last, physical batch of its step."""
+
+    @property
+    def padding(self) -> bool:
+        """Nobody was drawn: the one record here stands in and weighs nothing."""
+        return self.units.size == 0
+
+
+class Draws:
+    """Steps as physical batches of whole units."""
+
+    def __init__(
+        self, plan: Plan, source: Randomness, max_physical_batch: int | None, max_records_per_person: int | None
+    ) -> None:
+        self._source = source
+        self._sampler = PoissonSampler(plan.levels.rate[plan.level_of], source)
+        self._most, self._most_each = max_physical_batch, max_records_per_person
+        self._whole = plan.owner is None
+        if plan.owner is not None:
+            self._by_owner = np.argsort(plan.owner, kind="stable").astype(np.int64)
+            self._starts = np.concatenate([[0], np.cumsum(np.bincount(plan.owner, minlength=plan.people))])
+
+    def step(self) -> list[Batch]:
+        """The physical batches of one step; a step that drew nobody is one batch of padding."""
+        units = self._sampler.draw()
+        if units.size == 0:
+            return [Batch(np.zeros(1, np.int64), units, np.zeros(1, np.int64))]
+        records, owner = self._records(units)
+        if self._most is None or records.size <= self._most:
+            return [Batch(records, units, owner)]
+        return self._cut(units, records, owner)
+
+    def _records(self, units: IntArray) -> tuple[IntArray, IntArray]:
+        """The records of the drawn units, unit by unit."""
+        if self._whole:
+            return units, np.arange(units.size)
+        counts = self._starts[units + 1] - self._starts[units]
+        owner = np.repeat(np.arange(units.size), counts)
+        within = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        records = self._by_owner[np.repeat(self._starts[units], counts) + within]
+        if self._most_each is not None:
+            order = np.lexsort((self._source.uniform(records.size), owner))  # shuffled within each person
+            kept = order[within < self._most_each]
+            records, owner = records[kept], owner[kept]
+        return records, owner
+
+    def _cut(self, units: IntArray, records: IntArray, owner: IntArray) -> list[Batch]:
+        """Physical batches of at most ``max_physical_batch`` records, a person never split (rule 12)."""
+        assert self._most is not None
+        counts = np.bincount(owner, minlength=units.size)
+        ends, filled = [], 0
+        for place, count in enumerate(counts.tolist()):  # over the units of one batch, not over the data
+            if filled and filled + count > self._most:
+                ends.append(place)
+                filled = 0
+            filled += count
+        bounds = [0, *ends, units.size]
+        record_bounds = np.searchsorted(owner, bounds)
+        return [
+            Batch(
+                records[record_bounds[k] : record_bounds[k + 1]],
+                units[bounds[k] : bounds[k + 1]],
+                owner[record_bounds[k] : record_bounds[k + 1]] - bounds[k],
+                first=k == 0,
+                last=k == len(bounds) - 2,
+            )
+            for k in range(len(bounds) - 1)
+        ]
+
+
+class PrivateLoader:
+    """Iterates over the batches of the plan's remaining steps. Prefetch-safe: each batch keeps its own numbers."""
+
+    def __init__(self, dataset: Dataset[Any], draws: Draws, run: Any, workers: int, options: dict[str, Any]) -> None:
+        self._dataset, self._draws, self._run = dataset, draws, run
+        self._workers, self._options = workers, options
+
+    def __len__(self) -> int:
+        """Steps that are left. With ``max_physical_batch`` a step may be several batches."""
+        return int(self._run.steps_left)
+
+    def __iter__(self) -> Iterator[Any]:
+        waiting: deque[Batch] = deque()
+
+        def numbers() -> Iterator[list[int]]:
+            for _ in range(self._run.steps_left):
+                for batch in self._draws.step():
+                    waiting.append(batch)
+                    yield batch.records.tolist()
+
+        for data in self._loaded(numbers()):
+            self._run.begin(waiting.popleft())
+            yield data
+
+    def _loaded(self, numbers: Iterator[list[int]]) -> Iterator[Any]:
+        if isinstance(self._dataset, TensorDataset) and self._workers == 0 and not self._options:
+            tensors = self._dataset.tensors
+            for some in numbers:
+                index = torch.as_tensor(some, device=tensors[0].device)
+                yield [tensor[index] for tensor in tensors]
+            return
+        yield from DataLoader(self._dataset, batch_sampler=_Once(numbers), num_workers=self._workers, **self._options)
+
+
+class _Once:
+    """A batch sampler around an iterator."""
+
+    def __init__(self, numbers: Iterator[list[int]]) -> None:
+        self._numbers = numbers
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._numbers

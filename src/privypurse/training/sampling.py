@@ -1,0 +1,66 @@
+"""Poisson sampling with exactly the plan's rates, at a cost that grows with the batch and not with the data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privypurse.arrays import FloatArray, IntArray
+from privypurse.errors import InvalidInput
+from privypurse.training.randomness import Randomness
+
+_DIRECT = 0.25  # from this rate on a coin for everybody costs no more than skipping
+
+
+class PoissonSampler:
+    """Draws units (persons, or records): each independently, with its own rate, anew at every step.
+
+    Guarantee: unit i is in a draw with probability rates[i] up to one unit in the last place of a float64, whatever
+    else was drawn, now or before (rule 3). A draw may be empty.
+
+    Units are put into classes whose rates lie within a factor of two. In a class with largest rate q one skips from
+    success to success of a coin with rate q (gaps are geometric: ⌊log u / log(1-q)⌋), and keeps each with probability
+    rate/q. That costs about two coins for each unit drawn.
+    """
+
+    def __init__(self, rates: FloatArray, source: Randomness) -> None:
+        values = np.asarray(rates, dtype=np.float64)
+        if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
+            raise InvalidInput("rates must be a flat array of probabilities")
+        self._rates, self._source, self._size = values, source, values.size
+        taking_part = np.flatnonzero(values > 0)
+        # log2 of a rate, rounded up: rates in (2^-(k+1), 2^-k] share class k.
+        class_of = np.floor(-np.log2(values[taking_part])).astype(np.int64)
+        order = np.argsort(class_of, kind="stable")
+        starts = np.unique(class_of[order], return_index=True)[1]
+        members = [units for units in np.split(taking_part[order], starts[1:]) if units.size]
+        self._classes = [(float(values[units].max()), units) for units in members]
+
+    def draw(self) -> IntArray:
+        """The units of one step, ascending."""
+        parts = [self._from_class(rate, units) for rate, units in self._classes]
+        if not parts:
+            return np.empty(0, dtype=np.int64)
+        return np.sort(np.concatenate(parts))
+
+    def _from_class(self, largest: float, units: IntArray) -> IntArray:
+        if largest >= _DIRECT:
+            # A uniform in (0, 1] that is a multiple of 2^-53 is at most q with probability q, rounded down to one.
+            return units[self._source.uniform(units.size) <= self._rates[units]]
+        candidates = units[self._skip(largest, units.size)]
+        keep = self._source.uniform(candidates.size) * largest <= self._rates[candidates]
+        return candidates[keep]
+
+    def _skip(self, rate: float, size: int) -> IntArray:
+        """Where a coin with this rate falls among ``size`` places."""
+        log_miss = np.log1p(-rate)
+        places: list[IntArray] = []
+        position = -1
+        while position < size:
+            expected = (size - position) * rate
+            count = int(expected + 4 * np.sqrt(expected) + 8)
+            gaps = np.log(self._source.uniform(count)) / log_miss
+            # A gap beyond the end is cut before it becomes an integer, which it may not fit.
+            at = position + np.cumsum(np.minimum(gaps, size).astype(np.int64) + 1)
+            places.append(at[at < size])
+            position = int(at[-1])
+        return np.concatenate(places)

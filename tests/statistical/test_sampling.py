@@ -1,0 +1,105 @@
+"""Coins and noise: the right law is accepted, one that is 5 % off is rejected."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import privypurse as pp
+from privypurse.training.randomness import SecureRandomness, SeededRandomness
+from privypurse.training.sampling import PoissonSampler
+
+STRICT = 1e-4  # how unlikely a right sampler may look before the test fails
+
+
+def seeded(seed: int) -> SeededRandomness:
+    with pytest.warns(pp.errors.PrivyPurseWarning, match="tests"):
+        return SeededRandomness(seed)
+
+
+def counts(rates: np.ndarray, draws: int, source: object) -> np.ndarray:
+    sampler, total = PoissonSampler(rates, source), np.zeros(rates.size, dtype=np.int64)
+    for _ in range(draws):
+        np.add.at(total, sampler.draw(), 1)
+    return total
+
+
+def looks_like(total: int, trials: int, rate: float) -> float:
+    return float(stats.binomtest(int(total), trials, rate).pvalue)
+
+
+@pytest.mark.parametrize("rate", [1e-4, 3e-3, 0.02, 0.13, 0.25, 0.7])
+@pytest.mark.parametrize("make", [SecureRandomness, lambda: seeded(1)], ids=["secure", "seeded"])
+def test_rates_are_the_accounted_ones(rate: float, make: object) -> None:
+    """Among rates of other classes, those of one rate: accepted as they are, rejected 5 % above and below."""
+    people, draws = 60_000, max(20, int(12 / rate * 3000 / 60_000))
+    rates = np.concatenate([np.full(people, rate), np.geomspace(1e-5, 1, 500)])
+    total = int(counts(rates, draws, make())[:people].sum())
+    trials = people * draws
+    assert looks_like(total, trials, rate) > STRICT
+    assert looks_like(total, trials, rate * 1.05) < STRICT
+    assert looks_like(total, trials, rate * 0.95) < STRICT
+
+
+def test_every_rate_within_a_class_is_kept_apart() -> None:
+    """Rates between 0.01 and 0.0199 share a class; each of 20 groups has its own."""
+    values = np.linspace(0.0101, 0.0199, 20)
+    total = counts(np.repeat(values, 2_000), 300, SecureRandomness()).reshape(20, 2_000).sum(axis=1)
+    pvalues = [looks_like(t, 600_000, rate) for t, rate in zip(total, values, strict=True)]
+    assert min(pvalues) > STRICT / 20
+    assert looks_like(total[0], 600_000, values[-1]) < STRICT
+
+
+def test_units_and_steps_are_independent() -> None:
+    """The number drawn in a step varies like a sum of independent coins, and does not lean on the step before."""
+    rates = np.full(4_000, 0.05)
+    sampler = PoissonSampler(rates, SecureRandomness())
+    sizes = np.array([sampler.draw().size for _ in range(1500)])
+    expected = 4_000 * 0.05 * 0.95
+    ratio = float(sizes.var(ddof=1) / expected)
+    spread = stats.chi2.ppf([STRICT, 1 - STRICT], 1499) / 1499
+    assert spread[0] < ratio < spread[1]
+    assert abs(np.corrcoef(sizes[:-1], sizes[1:])[0, 1]) < 4 / math.sqrt(1499)
+    # A sampler of fixed batches, or one that repeats itself, would not pass.
+    assert not spread[0] < np.full(1500, 200.0).var(ddof=1) / expected < spread[1]
+
+
+def test_nobody_is_drawn_twice_and_extremes_are_exact() -> None:
+    rates = np.concatenate([np.ones(50), np.zeros(50), np.full(1000, 0.3)])
+    for _ in range(20):
+        drawn = PoissonSampler(rates, SecureRandomness()).draw()
+        assert np.unique(drawn).size == drawn.size
+        assert set(range(50)) <= set(drawn.tolist())
+        assert not set(range(50, 100)) & set(drawn.tolist())
+    assert PoissonSampler(np.zeros(5), SecureRandomness()).draw().size == 0
+    assert PoissonSampler(np.array([1e-12]), SecureRandomness()).draw().size == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_is_standard_normal(dtype: torch.dtype) -> None:
+    draws = SecureRandomness().normal(400_001, dtype).double().numpy()
+    assert draws.size == 400_001
+    assert stats.kstest(draws, "norm").pvalue > STRICT
+    assert stats.kstest(draws * 1.05, "norm").pvalue < STRICT
+    assert stats.kstest(draws + 0.02, "norm").pvalue < STRICT
+    halves = draws[:400_000].reshape(2, -1)  # cosine and sine of the same angle are independent
+    assert abs(np.corrcoef(halves)[0, 1]) < 4 / math.sqrt(200_000)
+    assert abs(np.corrcoef(halves**2)[0, 1]) < 4 / math.sqrt(200_000)
+    assert np.abs(draws).max() > 4
+
+
+def test_tails_are_there() -> None:
+    """One in 15,787 normals is beyond four deviations, and none of them is cut."""
+    draws = SecureRandomness().normal(4_000_000).double().abs()
+    for bound in (3.0, 4.0):
+        assert looks_like(int((draws > bound).sum()), 4_000_000, float(2 * stats.norm.sf(bound))) > STRICT
+
+
+def test_two_sources_share_nothing_and_a_seed_repeats() -> None:
+    assert not torch.equal(SecureRandomness().normal(10), SecureRandomness().normal(10))
+    source = SecureRandomness()
+    assert not torch.equal(source.normal(10), source.normal(10))
+    assert torch.equal(seeded(3).normal(10), seeded(3).normal(10))
+    assert not hasattr(source, "state")

@@ -1,0 +1,309 @@
+"""The ordinary loop: clipping by person, public divisor, empty draws, physical batches, refusals."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset, TensorDataset
+
+import privypurse as pp
+from privypurse.training.private import PlanExhausted
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+
+
+def data(n: int = 40, seed: int = 0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    return TensorDataset(
+        torch.randn(n, 6, generator=generator, dtype=torch.float64), torch.randint(0, 3, (n,), generator=generator)
+    )
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def planned(n: int = 40, steps: int = 5, person: object = None, method: str = "scale", **options: object) -> pp.Plan:
+    epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else 2.0 * np.ones(n)
+    budgets = pp.Budgets(epsilon, delta=1e-5, person=person)
+    return pp.plan(budgets, method, steps=steps, accountant="rdp", **{"batch_size": 8, "clip_norm": 0.5, **options})
+
+
+def train(
+    plan: pp.Plan, dataset: Dataset, model: nn.Module, reduction: str = "mean", parts: int = 1, **options: object
+):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model, optimizer, loader = pp.make_private(model, optimizer, dataset, plan, loss_reduction=reduction, **options)
+    gradients = []
+    for x, y in loader:
+        optimizer.zero_grad()
+        for some_x, some_y in zip(x.chunk(parts), y.chunk(parts), strict=True):
+            F.cross_entropy(model(some_x), some_y, reduction=reduction).backward()
+        optimizer.step()
+        gradients.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+    return optimizer, gradients
+
+
+class Quiet:
+    """A source whose noise is zero and whose coins are given: what is left is the clipped sum."""
+
+    secure = False
+
+    def __init__(self, coins: float) -> None:
+        self._coins = coins
+
+    def uniform(self, count: int) -> np.ndarray:
+        return np.full(count, self._coins)
+
+    def normal(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(count, dtype=dtype)
+
+
+def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = 1e-9) -> None:
+    monkeypatch.setattr("privypurse.training.private.randomness", lambda seed: Quiet(coins))
+
+
+def by_hand(model: nn.Module, dataset: TensorDataset, owner: np.ndarray, clip: np.ndarray) -> list[Tensor]:
+    """Σ over persons of their clipped summed gradient, one record at a time."""
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for person in np.unique(owner):
+        summed = [torch.zeros_like(p) for p in model.parameters()]
+        for i in np.flatnonzero(owner == person):
+            x, y = dataset[i]
+            loss = F.cross_entropy(model(x[None]), y[None])
+            for s, g in zip(summed, torch.autograd.grad(loss, list(model.parameters())), strict=True):
+                s += g
+        norm = math.sqrt(sum(float(s.square().sum()) for s in summed))
+        for t, s in zip(total, summed, strict=True):
+            t += s * min(1.0, clip[person] * (1 - 1e-4) / norm)
+    return total
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("physical", [None, 7, 1])
+def test_a_step_is_the_clipped_sum_over_the_public_divisor(
+    monkeypatch: pytest.MonkeyPatch, reduction: str, physical: int | None
+) -> None:
+    quiet(monkeypatch)
+    dataset, plan = data(), planned(steps=1, batch_size=40)
+    clip = plan.levels.clip_norm[plan.level_of]
+    expected = [g / 40 for g in by_hand(network(), dataset, np.arange(40), clip)]
+    _, found = train(plan, dataset, network(), reduction, max_physical_batch=physical)
+    assert len(found) == (1 if physical is None else math.ceil(40 / physical))
+    for ours, theirs in zip(found[-1], expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_a_batch_may_go_through_the_model_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(monkeypatch)
+    dataset, plan = data(), planned(steps=1, batch_size=40)
+    whole, parts = (train(plan, dataset, network(), parts=k)[1][-1] for k in (1, 3))
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("physical", [None, 3])
+def test_a_persons_records_are_clipped_as_one_sum_and_never_split(
+    monkeypatch: pytest.MonkeyPatch, physical: int | None
+) -> None:
+    quiet(monkeypatch)
+    person = np.repeat(np.arange(12), [1, 2, 3, 4, 1, 2, 3, 4, 5, 5, 5, 5])
+    dataset = data(40)
+    plan = planned(person=person, steps=1, batch_size=12)
+    clip = plan.levels.clip_norm[plan.level_of]
+    expected = [g / 12 for g in by_hand(network(), dataset, person, clip)]
+    _, found = train(plan, dataset, network(), max_physical_batch=physical)
+    for ours, theirs in zip(found[-1], expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    # The broken twin: clipping record by record lets a person contribute several clip norms.
+    alone = [g / 12 for g in by_hand(network(), dataset, np.arange(40), np.full(40, clip[0]))]
+    assert not torch.allclose(alone[0], expected[0], rtol=1e-3)
+
+
+def test_at_most_m_records_of_a_person() -> None:
+    person = np.repeat([0, 1], [30, 10])
+    plan = planned(person=person, steps=3, batch_size=2)
+    _, _, loader = _made(plan, data(40), max_records_per_person=4)
+    sizes = {x.shape[0] for x, _ in loader}
+    assert sizes <= {4, 8}
+
+
+def _made(plan: pp.Plan, dataset: Dataset, **options: object):
+    model = network()
+    return pp.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, plan, **options)
+
+
+def test_an_empty_draw_is_noise_alone() -> None:
+    plan = planned(steps=20, method="sample", noise_multiplier=1e-2 * 100, batch_size=8)
+    levels = {name: getattr(plan.levels, name) for name in ("epsilon", "delta", "clip_norm", "capped")}
+    never = pp.Plan(
+        method="sample",
+        accountant="rdp",
+        promise="data",
+        shape=plan.shape,
+        levels=type(plan.levels)(rate=np.full(len(plan.levels), 1e-12), **levels),
+        level_of=plan.level_of,
+    )
+    optimizer, found = train(never, data(), network(), seed=5)
+    assert optimizer.steps_taken == 20
+    noise = torch.cat([g.flatten() for step in found for g in step])
+    expected = never.noise_multiplier * never.clip_norm / never.batch_size
+    assert float(noise.std()) == pytest.approx(expected, rel=0.08)
+    assert torch.isfinite(noise).all()
+
+
+def test_noise_has_the_plans_deviation_and_is_fresh_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, dataset = planned(steps=60), data()
+    frozen_model = network()
+    for parameter in frozen_model.parameters():
+        parameter.data.mul_(0)  # all weights zero: only the last bias has a gradient
+    _, found = train(plan, dataset, frozen_model)
+    first = torch.stack([step[0].flatten() for step in found])  # the first layer's weight gradient is noise alone
+    expected = plan.noise_multiplier * plan.clip_norm / plan.batch_size
+    assert float(first[:1].std()) == pytest.approx(expected, rel=0.5)
+    assert not torch.allclose(first[0], first[1])
+
+
+def test_no_more_steps_than_the_plan_has() -> None:
+    plan = planned(steps=2)
+    model, optimizer, loader = _made(plan, data())
+    assert len(loader) == 2
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert list(loader) == []
+    assert optimizer.steps_taken == 2
+    with pytest.raises(PlanExhausted, match="all 2 steps"):
+        optimizer.step()
+
+
+def test_a_step_broken_off_leaves_nothing_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet(monkeypatch)
+    plan = planned(steps=2, batch_size=40)
+    model, optimizer, loader = _made(plan, data(), max_physical_batch=10)
+    x, y = next(iter(loader))
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # a quarter of a step, then the loop is left
+    for k, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if k == 3:
+            break
+    assert optimizer.steps_taken == 1
+    clip = plan.levels.clip_norm[plan.level_of]
+    expected = [g / 40 for g in by_hand(network(), data(), np.arange(40), clip)]
+    for parameter, theirs in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_schedulers_momentum_and_checkpoints_work_as_ever() -> None:
+    plan, inner = planned(steps=4), network()
+    optimizer = torch.optim.Adam(inner.parameters(), lr=0.1)
+    model, optimizer, loader = pp.make_private(inner, optimizer, data(), plan)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**4)
+    assert model.state_dict().keys() == network().state_dict().keys()
+    network().load_state_dict(model.state_dict())
+    model.eval()
+    torch.testing.assert_close(model(data()[:5][0]), inner(data()[:5][0]))
+
+
+def test_a_map_style_dataset_with_workers_keeps_its_numbers() -> None:
+    class Squares(Dataset):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            return torch.full((6,), float(index), dtype=torch.float64), index % 3
+
+    model, optimizer, loader = _made(planned(steps=3), Squares(), num_workers=2)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        drawn = model._run._batch.records
+        if not model._run._batch.padding:
+            np.testing.assert_array_equal(x[:, 0].numpy(), drawn)
+        optimizer.step()
+
+
+def test_a_seeded_run_repeats_and_says_so() -> None:
+    plan = planned(steps=3)
+    with pytest.warns(pp.errors.PrivyPurseWarning, match="tests"):
+        _made(plan, data(), seed=1)
+    runs = [train(plan, data(), network(), seed=9)[1] for _ in range(2)]
+    for one, other in zip(*runs, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dataset": data(39)}, "39 records"),
+        ({"loss_reduction": "max"}, "loss_reduction"),
+        ({"max_physical_batch": 0}, "max_physical_batch"),
+        ({"model": nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))}, "GroupNorm"),
+        ({"model": nn.ReLU()}, "no trainable"),
+    ],
+)
+def test_what_cannot_be_private_is_refused(change: dict, words: str) -> None:
+    model = change.pop("model", network())
+    dataset = change.pop("dataset", data())
+    parameters = list(model.parameters()) or [nn.Parameter(torch.zeros(1))]
+    with pytest.raises(pp.InvalidInput, match=words):
+        pp.make_private(model, torch.optim.SGD(parameters, lr=1.0), dataset, planned(), **change)
+
+
+def test_misuse_of_the_loop_is_refused() -> None:
+    model, optimizer, loader = _made(planned(), data())
+    with pytest.raises(pp.InvalidInput, match="not from the private loader"):
+        model(torch.randn(3, 6, dtype=torch.float64))
+    with pytest.raises(pp.InvalidInput, match="needs a batch"):
+        optimizer.step()
+    x, y = next(iter(loader))
+    F.cross_entropy(model(x[:1]), y[:1]).backward()
+    if x.shape[0] > 1:
+        with pytest.raises(pp.InvalidInput, match="went through the model"):
+            optimizer.step()
+    with pytest.raises(pp.InvalidInput, match="before make_private"):
+        optimizer.add_param_group({"params": []})
+
+
+def test_fix_replaces_batch_norm() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48), nn.Sequential(nn.BatchNorm1d(7)))
+    fixed = pp.fix(model)
+    assert isinstance(model[1], nn.BatchNorm2d)
+    assert isinstance(fixed[1], nn.GroupNorm)
+    assert fixed[1].num_groups == 24
+    assert fixed[2][0].num_groups == 7
+    torch.testing.assert_close(fixed[1].weight, model[1].weight)
+
+
+def test_a_private_model_learns() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3000, 6, generator=generator)
+    y = (x[:, 0] + x[:, 1] > 0).long()
+    budgets = pp.Budgets(np.where(np.arange(3000) % 2 == 0, 2.0, 4.0), delta=1e-5)
+    plan = pp.plan(budgets, "sample", steps=150, batch_size=200, clip_norm=1.0, accountant="rdp")
+    inner = nn.Linear(6, 2)
+    model, optimizer, loader = pp.make_private(
+        inner, torch.optim.SGD(inner.parameters(), lr=1.0), TensorDataset(x, y), plan
+    )
+    for some_x, some_y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(some_x), some_y).backward()
+        optimizer.step()
+    accuracy = float((inner(x).argmax(1) == y).float().mean())
+    assert accuracy > 0.9
