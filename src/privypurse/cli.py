@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import privypurse as pp
-from privypurse import datasets, preferences, summaries
+from privypurse import datasets, planfile, preferences, summaries
 from privypurse.assignment import METHODS, Exclude, Method
 
 _PLAN_HELP = """\
@@ -109,9 +109,7 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
 
 
 def _plan(options: argparse.Namespace, console: Console) -> None:
-    folder = Path(options.out).resolve().parent
-    if not folder.is_dir():  # said before the work, not after it
-        raise pp.InvalidInput(f"--out {options.out}: there is no folder {folder}; make it first")
+    _check_out(Path(options.out), Path(options.table))  # said before the work, not after it
     method: str | Method = options.method
     if options.threshold is not None:
         if options.method != "exclude":
@@ -142,6 +140,15 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     console.print(f"written to {_escaped(options.out)}", highlight=False)
 
 
+def _check_out(out: Path, table: Path) -> None:
+    if out.is_dir() or not out.resolve().parent.is_dir():
+        raise pp.InvalidInput(f"--out {out} is a folder, or in none that exists; name a file in an existing folder")
+    if out.resolve() == table.resolve():
+        raise pp.InvalidInput(f"--out {out} is the table itself and would be overwritten; name another file")
+    if out.exists() and planfile.FORMAT.encode() not in out.read_bytes()[:200]:
+        raise pp.InvalidInput(f"--out {out} exists and is no plan; name another file, or remove it first")
+
+
 def _demo(options: argparse.Namespace, console: Console) -> None:
     people = datasets.adult().people
     epsilon = preferences.levels(people, (1.0, 2.0, 3.0), (0.34, 0.43, 0.23), np.random.default_rng(0))
@@ -169,7 +176,7 @@ def _show(plan: pp.Plan, console: Console) -> None:
     for line in summaries.facts(plan):
         console.print(_escaped(line), highlight=False, soft_wrap=True)
     console.print(table)
-    for line in (plan.promise.text, summaries.SENSITIVE):
+    for line in (plan.promise.text, summaries.ROUNDED, summaries.SENSITIVE):
         console.print(line, style="dim", highlight=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,13 @@ def loads(text: str, name: str = "plan") -> Plan:
 
 
 def save(plan: Plan, path: Path) -> None:
-    path.write_text(dumps(plan), encoding="utf-8")
+    """Write the file so that only its owner may read it: it is as sensitive as the budgets."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(dumps(plan))
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}; name a file in an existing folder") from None
 
 
 def load(path: Path) -> Plan:
@@ -88,6 +95,8 @@ def load(path: Path) -> Plan:
         return loads(path.read_text(encoding="utf-8"), str(path))
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not a plan: it is not text") from None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _digest(content: dict[str, Any]) -> str:

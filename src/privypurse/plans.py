@@ -258,6 +258,12 @@ class Plan:
         """Raise unless everyone's recomputed ε is within the budget that they hold in ``budgets``."""
         if len(budgets) != self.records:
             raise InvalidInput(f"the plan is for {self.records:,} records, budgets hold {len(budgets):,}")
+        owner = np.arange(self.records) if self.owner is None else self.owner
+        if not np.array_equal(owner, budgets.owner):
+            raise InvalidInput(
+                f"the plan counts {self.people:,} people and budgets {budgets.people:,}, or they own other records; "
+                "make the plan from these budgets, with the same person= ids"
+            )
         spent = self.spent()
         over = (spent > budgets.epsilon) | (self.delta > budgets.delta)
         if over.any():
@@ -269,6 +275,8 @@ class Plan:
 
     def by_level(self, most: int = 12, progress: Progress | None = None) -> list[LevelRow]:
         """The table of the plan in at most ``most`` lines; neighbouring levels share one where there are more."""
+        if most < 1:
+            raise InvalidInput(f"most is {most}; a table needs at least one line")
         spent = self.spent_by_level(progress=progress)
         people = self._people_by_level()
 

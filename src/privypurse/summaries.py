@@ -22,17 +22,22 @@ def cells(row: LevelRow) -> tuple[str, ...]:
 
 def facts(plan: Plan) -> list[str]:
     """What holds for the whole plan, a line each."""
+    deltas = (float(plan.levels.delta.min()), float(plan.levels.delta.max()))
     unused = sum(row.capped for row in plan.by_level())
     lines = [
-        f"method {plan.method}, {plan.people:,} people"
-        + (f" with {plan.records:,} records" if plan.owner is not None else "")
-        + f", {plan.steps:,} steps",
+        f"method {plan.method}, "
+        + (
+            f"{plan.records:,} records, each counted as one person"
+            if plan.owner is None
+            else f"{plan.people:,} people with {plan.records:,} records"
+        )
+        + f", steps: {plan.steps:,}",
         f"noise multiplier {plan.noise_multiplier:.5g}, clip norm {plan.clip_norm:g}, "
         f"public divisor {plan.batch_size:,}, expected batch {plan.expected_batch_size:,.1f} people",
-        f"accountant {plan.accountant}, δ {_span((float(plan.levels.delta.min()), float(plan.levels.delta.max())))}",
+        f"proved by {_ACCOUNTANTS[plan.accountant]}, δ {_span(deltas)}",
     ]
     if unused:
-        lines.append(f"{unused:,} people could spend more than this training can use (capped)")
+        lines.append(f"capped: {unused:,} people granted more than this training can use, even in every step")
     if float(plan.levels.delta.max()) * plan.people > 1:
         lines.append(f"δ is above 1/{plan.people:,}: small failures are allowed for about one person in the data")
     return [*lines, *plan.notes]
@@ -44,9 +49,14 @@ def text(plan: Plan, most: int = 12) -> str:
     widths = [max(len(line[k]) for line in table) for k in range(len(COLUMNS))]
     body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
     rule = "  ".join("-" * width for width in widths)
-    return "\n".join([*facts(plan), "", body[0], rule, *body[1:], "", plan.promise.text, SENSITIVE])
+    return "\n".join([*facts(plan), "", body[0], rule, *body[1:], "", plan.promise.text, ROUNDED, SENSITIVE])
 
 
+_ACCOUNTANTS = {"pld": "privacy loss distributions (pld)", "rdp": "Rényi divergences (rdp)"}
+ROUNDED = (
+    "ε promised is each budget, rounded down to the ladder (by less than 1 %). It holds against whoever sees every "
+    "step and the model, if training draws people by independent coins with exactly these rates."
+)
 SENSITIVE = "This table and the saved plan follow from people's budgets: keep them as safe as the data."
 
 

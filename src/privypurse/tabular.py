@@ -62,7 +62,13 @@ class FileColumns:
 
     def _column(self, column: str) -> Any:
         if column not in self._names:
-            raise InvalidInput(f"{self._path} has no column {column!r}; its columns are {', '.join(self._names)}")
+            found = ", ".join(map(repr, self._names))
+            hint = (
+                "; cells must be separated by commas"
+                if any(";" in name or "\t" in name for name in self._names)
+                else ""
+            )
+            raise InvalidInput(f"{self._path} has no column {column!r}; its columns are {found}{hint}")
         if self._names.count(column) > 1:
             raise InvalidInput(f"{self._path} has {self._names.count(column)} columns called {column!r}; rename one")
         try:

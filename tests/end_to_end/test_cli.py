@@ -134,12 +134,12 @@ def test_people_who_are_capped_are_mentioned(capsys, tmp_path):
     code, out, _ = run(capsys, "plan", "people.csv", *QUICK, "--noise-multiplier", "1")
     assert code == 0
     assert "(capped)" in out
-    assert "1 people could spend more" in out
+    assert "1 people granted more" in out
 
 
 BAD = {
     "no such file": (["plan", "nobody.csv"], ["nobody.csv", "does not exist"]),
-    "no such column": (["plan", "people.csv", "--epsilon", "eps"], ["'eps'", "name, epsilon, budget"]),
+    "no such column": (["plan", "people.csv", "--epsilon", "eps"], ["'eps'", "'name', 'epsilon', 'budget'"]),
     "text for a budget": (["plan", "people.csv", "--epsilon", "name"], ["'name'", "row 1", "'anna'", "not a number"]),
     "levels without a level": (["plan", "people.csv", "--levels", "strict=1"], ["levels=", "level="]),
     "level without an ε": (
@@ -314,3 +314,19 @@ def test_damaged_census_data_is_refused(monkeypatch):
     monkeypatch.setattr(datasets, "_ADULT_SHA256", "0" * 64)
     with pytest.raises(pp.InvalidInput, match="damaged; install privypurse again"):
         datasets.adult()
+
+
+@pytest.mark.parametrize("out", ["table.csv", "folder", "nowhere/plan.json", "letter.txt"])
+def test_out_never_destroys_anything(tmp_path, capsys, out):
+    table = tmp_path / "table.csv"
+    table.write_text("epsilon\n1\n2\n", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "letter.txt").write_text("dear reader", encoding="utf-8")
+    arguments = ["plan", str(table), "--steps", "5", "--batch-size", "1", "--accountant", "rdp"]
+    assert cli.main([*arguments, "--out", str(tmp_path / out)]) == 2
+    assert "--out" in capsys.readouterr().err
+    assert table.read_text(encoding="utf-8") == "epsilon\n1\n2\n"
+    good = tmp_path / "plan.json"
+    assert cli.main([*arguments, "--out", str(good)]) == 0
+    assert cli.main([*arguments, "--out", str(good)]) == 0  # a plan may replace a plan
+    assert good.stat().st_mode & 0o077 == 0  # and only its owner may read it

@@ -8,6 +8,8 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import optimize, special
 
 import privypurse as pp
@@ -223,7 +225,7 @@ def test_alike_people_are_all_kept_although_their_mean_may_round_up(epsilon):
     assert (make("exclude", (epsilon,) * 7, batch_size=1).rates == 1 / 7).all()
 
 
-@pytest.mark.parametrize(("threshold", "kept"), [(0.5, 4), (1.0, 4), (1.001, 3), (2.0, 3), (3.0, 2), (6.0, 1)])
+@pytest.mark.parametrize(("threshold", "kept"), [(0.5, 4), (1.0, 4), (1.001, 4), (1.02, 3), (3.0, 2), (6.0, 1)])
 def test_exclude_with_a_threshold(threshold, kept):
     plan = make(Exclude(threshold=threshold), (1.0, 2.0, 3.0, 6.0), batch_size=1)
     assert (plan.rates > 0).tolist() == [False] * (4 - kept) + [True] * kept
@@ -283,7 +285,8 @@ def test_sample_needs_less_noise_than_uniform_and_more_budget_helps():
 def test_sample_with_everyone_in_every_batch_is_uniform():
     plan = make("sample", (1.0, 2.0, 3.0), batch_size=3)
     assert plan.rates.tolist() == [1.0] * 3
-    assert plan.noise_multiplier == make("uniform", (1.0, 2.0, 3.0), batch_size=3).noise_multiplier
+    uniform = make("uniform", (1.0, 2.0, 3.0), batch_size=3)
+    assert plan.noise_multiplier == pytest.approx(uniform.noise_multiplier, rel=1e-12)
 
 
 @pytest.mark.parametrize("method", ["uniform", "sample", "scale", "exclude"])
@@ -484,3 +487,60 @@ def test_capped_means_that_budget_is_left():
     assert everybody.capped.tolist() == [False, False, True]
     with pytest.raises(pp.InfeasibleBudget, match="batch as small"):
         pp.plan(pp.Budgets([1.0] * 50 + [1e9] * 50), "sample", steps=10, batch_size=10, accountant="rdp")
+
+
+@given(
+    people=st.integers(1, 3000),
+    batch=st.integers(1, 40),
+    steps=st.integers(1, 2000),
+    levels=st.lists(st.floats(0.3, 30.0), min_size=1, max_size=4),
+    delta=st.sampled_from([1e-3, 1e-5, 1e-8]),
+    accountant=st.sampled_from(["rdp", "rdp", "rdp", "pld"]),
+)
+@settings(max_examples=80, deadline=None)
+def test_small_batches_of_many_people_never_overspend(people, batch, steps, levels, delta, accountant):
+    """Where the mean rate is a steep function of σ, the rates must still be those of the σ that is returned."""
+    budgets = pp.Budgets(np.resize(levels, people), delta=delta)
+    try:
+        plan = pp.plan(budgets, "sample", steps=steps, batch_size=min(batch, people), accountant=accountant)
+    except pp.InfeasibleBudget:
+        return
+    plan.check(budgets)
+    assert (plan.spent()[~plan.capped] >= 0.98 * budgets.epsilon[~plan.capped]).all()
+
+
+def test_a_method_that_overspends_is_caught_by_plan_itself():
+    """The broken twin: rates of one σ, noise of a smaller one."""
+
+    class Mismatched:
+        name = "mismatched"
+
+        def assign(self, levels, means):
+            right = assignment.Sample().assign(levels, means)
+            return dataclasses.replace(right, noise_multiplier=right.noise_multiplier * 0.9)
+
+    with pytest.raises(pp.PrivyPurseError, match="bug in the method"):
+        pp.plan(pp.Budgets([1.0, 2.0] * 50), Mismatched(), steps=100, batch_size=10, accountant="rdp")
+
+
+def test_a_plan_for_records_is_none_for_persons():
+    by_record = pp.Budgets([1.0] * 6)
+    by_person = pp.Budgets([1.0] * 6, person=[1, 1, 2, 2, 3, 3])
+    plan = pp.plan(by_record, "sample", steps=10, batch_size=2, accountant="rdp")
+    with pytest.raises(pp.InvalidInput, match="person= ids"):
+        plan.check(by_person)
+    plan.check(by_record)
+
+
+def test_exclude_keeps_who_is_above_the_threshold_whatever_the_ladder():
+    plan = pp.plan(
+        pp.Budgets([3.15, 3.15, 4.0, 1.0]),
+        assignment.Exclude(threshold=3.145),
+        steps=5,
+        batch_size=1,
+        accountant="rdp",
+    )
+    assert (plan.rates > 0).tolist() == [True, True, True, False]
+    for wrong in (-1.0, 0.0, float("nan")):
+        with pytest.raises(pp.InvalidInput, match="threshold"):
+            pp.plan(pp.Budgets([1.0]), assignment.Exclude(threshold=wrong), steps=5, batch_size=1)

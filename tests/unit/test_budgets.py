@@ -353,9 +353,9 @@ def test_the_error_is_a_value_error_and_one_of_ours():
 
 
 BAD_CSV = {
-    "missing column": ("eps,x\n1,2\n", {}, ["'epsilon'", "no column", "eps, x"]),
-    "missing delta column": ("epsilon,x\n1,2\n", {"delta": "delta"}, ["'delta'", "no column", "epsilon, x"]),
-    "missing person column": ("epsilon,x\n1,2\n", {"person": "id"}, ["'id'", "no column", "epsilon, x"]),
+    "missing column": ("eps,x\n1,2\n", {}, ["'epsilon'", "no column", "'eps', 'x'"]),
+    "missing delta column": ("epsilon,x\n1,2\n", {"delta": "delta"}, ["'delta'", "no column", "'epsilon', 'x'"]),
+    "missing person column": ("epsilon,x\n1,2\n", {"person": "id"}, ["'id'", "no column", "'epsilon', 'x'"]),
     "duplicate column": ("epsilon,epsilon\n1,2\n", {}, ["'epsilon'", "2 columns", "rename"]),
     "empty cell": ("epsilon,x\n1,a\n,b\n", {}, ["'epsilon'", "row 2", "empty"]),
     "blank cell": ("epsilon,x\n1,a\n  ,b\n", {}, ["'epsilon'", "row 2", "empty"]),
@@ -393,7 +393,7 @@ BAD_CSV = {
     "header only": ("epsilon,x\n", {}, ["people.csv", "no rows", "at least one"]),
     "nothing": ("", {}, ["people.csv", "cannot be read", "Empty"]),
     "ragged": ("epsilon,x\n1,2\n3\n", {}, ["people.csv", "cannot be read"]),
-    "semicolons": ("epsilon;x\n1;2\n", {}, ["'epsilon'", "no column", "epsilon;x"]),
+    "semicolons": ("epsilon;x\n1;2\n", {}, ["'epsilon'", "no column", "epsilon;x", "separated by commas"]),
 }
 
 

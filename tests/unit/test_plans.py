@@ -271,7 +271,7 @@ def test_who_cannot_use_up_their_budget_is_reported_as_capped():
     # Rate 1 is no sampling: Gaussian steps, whose exact cost is far below a million.
     assert gaussian_epsilon(1.0, 10, 1e-5) <= plan.spent()[1] < 30
     assert [row.capped for row in plan.by_level()] == [0, 0, 2]
-    assert "2 people could spend more" in plan.summary()
+    assert "2 people granted more" in plan.summary()
     assert "(capped)" in plan.summary()
     assert "capped" not in make().summary()
 
@@ -316,14 +316,14 @@ def test_the_summary_names_people_noise_steps_accountant_and_levels():
         "sample",
         "4 people",
         "6 records",
-        "20 steps",
+        "steps: 20",
         f"{plan.noise_multiplier:.5g}",
         "0.25",
         "rdp",
         "1e-05",
     ):
         assert word in text
-    (header,) = (line for line in lines if "ε promised" in line)
+    (header,) = (line for line in lines if "ε certified" in line)
     assert header.split()[0] == "people"
     rows = {line.split()[1]: line.split() for line in lines if line.strip()[:1].isdigit()}
     assert {level: int(row[0]) for level, row in rows.items()} == {"1": 2, "2": 1, "3": 1}

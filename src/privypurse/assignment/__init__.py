@@ -13,8 +13,10 @@ from privypurse.assignment.sample import Sample
 from privypurse.assignment.scale import Scale
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import Budgets
-from privypurse.errors import InfeasibleBudget, InvalidInput
+from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+
+_HARDLY = 0.01  # expected draws in all steps below which somebody takes part in name only
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -58,7 +60,7 @@ def plan(
         decided = chosen.assign(levels, Means(shape, accountant_named(accountant), progress))
     except InfeasibleBudget as error:
         raise _located(error, budgets, levels, level_of) from None
-    return Plan(
+    made = Plan(
         method=chosen.name,
         accountant=accountant,
         promise=_promise(decided),
@@ -72,8 +74,36 @@ def plan(
         ),
         level_of=level_of,
         owner=None if budgets.person is None else budgets.owner,
-        notes=decided.notes,
+        notes=(*decided.notes, *_remarks(decided, levels, shape)),
     )
+    _refuse_overspending(made, progress)
+    return made
+
+
+def _refuse_overspending(made: Plan, progress: Progress | None) -> None:
+    """Compute everyone's ε anew from the finished plan, whatever the method believed; a promise must hold."""
+    over = made.spent_by_level(progress=progress) > made.levels.epsilon
+    if made.promise is not Promise.NONE and over.any():
+        level = int(np.argmax(over))
+        raise PrivyPurseError(
+            f"method {made.method} made a plan that spends ε = {made.spent_by_level()[level]:.4g} where "
+            f"{made.levels.epsilon[level]:g} was promised; a bug in the method, please report the call"
+        )
+
+
+def _remarks(decided: Assignment, levels: Levels, shape: TrainingShape) -> list[str]:
+    """What a reader of the plan should not have to find out alone."""
+    remarks = []
+    batch = float(levels.people @ decided.rate)
+    if abs(batch / shape.batch_size - 1) > 0.02:
+        remarks.append(
+            f"a step draws {batch:,.1f} people on average but divides by {shape.batch_size:,}: "
+            "gradients are that much smaller or larger than in ordinary training"
+        )
+    idle = int(levels.people[(decided.rate > 0) & (decided.rate * shape.steps < _HARDLY)].sum())
+    if idle:
+        remarks.append(f"{idle:,} people are drawn less than once in {1 / _HARDLY:,.0f} such trainings")
+    return remarks
 
 
 def _method(method: str | Method) -> Method:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from privypurse import ladder
 from privypurse.assignment.base import Assignment, Levels, Means
 from privypurse.assignment.uniform import Uniform
 from privypurse.errors import InvalidInput
@@ -13,17 +14,25 @@ from privypurse.errors import InvalidInput
 class Exclude:
     """Boenisch et al. (2023), E.1: those with ε below ``threshold`` take no part and spend nothing.
 
-    The default threshold is the mean ε, as in the Dropout baseline of Liu et al. (2024). Who remains trains
-    uniformly at the strictest ε that remains.
+    The threshold is rounded down to the ladder, as budgets are. The default is the mean ε, as in the Dropout baseline
+    of Liu et al. (2024). Who remains trains uniformly at the strictest ε that remains.
     """
 
     threshold: float | None = None
     name: str = "exclude"
 
+    def _threshold(self, levels: Levels) -> float:
+        if self.threshold is None:
+            mean = float(levels.people @ levels.epsilon) / levels.total
+            return min(mean, float(levels.epsilon.max()))
+        if not (np.isfinite(self.threshold) and self.threshold > 0):
+            raise InvalidInput(f"threshold is {self.threshold}; it must be finite and positive, an ε")
+        return float(self.threshold)
+
     def assign(self, levels: Levels, means: Means) -> Assignment:
-        mean = float(levels.people @ levels.epsilon) / levels.total
-        threshold = mean if self.threshold is None else float(self.threshold)
-        stays = levels.epsilon >= min(threshold, float(levels.epsilon.max()) if self.threshold is None else threshold)
+        # Budgets stand on the ladder, rounded down; so must the threshold, or people just above it would fall below.
+        threshold = float(ladder.rung_value(ladder.rung_below(np.array([self._threshold(levels)])))[0])
+        stays = levels.epsilon >= threshold
         if not stays.any():
             raise InvalidInput(
                 f"threshold is {threshold:g}, above the largest ε {levels.epsilon.max():g}: nobody would remain"

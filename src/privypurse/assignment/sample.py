@@ -19,6 +19,7 @@ Excess = Callable[[float], float]
 
 _LEAST_NOISE, _MOST_NOISE = 0.02, 1e5
 _CLOSE = 2e-4  # in the logarithm of the mean rate
+_MOST_CORRECTIONS = 8
 _USUAL_SLOPE = 1.2  # rates rise a little faster than σ
 
 
@@ -49,16 +50,24 @@ class Sample:
 
 
 def solved_rates(levels: Levels, means: Means) -> tuple[float, FloatArray, FloatArray]:
-    """σ, the certified rates and their ε; σ is put right until the certified rates, too, average what is wanted."""
-    sigma = solved_noise(levels, means)
+    """σ, the certified rates *at that σ* and their ε; σ is put right until these rates average what is wanted."""
     wanted = means.shape.batch_size / levels.total
-    for _ in range(4):
-        rate, spent = means.rates(sigma).certified(levels.epsilon, levels.delta)
+    log_sigma = math.log(solved_noise(levels, means))
+    low, high = -math.inf, math.inf  # σ that give too small, and too large a mean rate
+    best: tuple[float, float, FloatArray, FloatArray] | None = None
+    for _ in range(_MOST_CORRECTIONS):
+        rate, spent = means.rates(math.exp(log_sigma)).certified(levels.epsilon, levels.delta)
         off = math.log(float(levels.people @ rate) / levels.total / wanted)
+        if best is None or abs(off) < best[0]:
+            best = abs(off), math.exp(log_sigma), rate, spent
         if abs(off) < 1e-3 or wanted >= 1.0:
             break
-        sigma *= math.exp(-off / _USUAL_SLOPE)
-    return sigma, rate, spent
+        low, high = (log_sigma, high) if off < 0 else (low, log_sigma)
+        log_sigma -= float(np.clip(off / _USUAL_SLOPE, -0.5, 0.5))
+        if not low < log_sigma < high:
+            log_sigma = (low + high) / 2
+    assert best is not None
+    return best[1:]
 
 
 def solved_noise(levels: Levels, means: Means) -> float:

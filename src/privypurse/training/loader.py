@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,24 +25,31 @@ class Batch:
     units: IntArray
     """The drawn units whose records these are."""
     owner: IntArray
-    """For each record its place in ``units``."""
+    """For each record its place in ``units``; padding has the place behind the last."""
     first: bool = True
     last: bool = True
     """Whether this is the first, and the last, physical batch of its step."""
 
-    @property
-    def padding(self) -> bool:
-        """Nobody was drawn: the one record here stands in and weighs nothing."""
-        return self.units.size == 0
+    def padded(self, size: int) -> Batch:
+        """The same batch with stand-ins up to ``size`` records. They weigh nothing."""
+        missing = size - self.records.size
+        records = np.concatenate([self.records, np.zeros(missing, np.int64)])
+        return replace(self, records=records, owner=np.concatenate([self.owner, np.full(missing, self.units.size)]))
 
 
 class Draws:
     """Steps as physical batches of whole units."""
 
     def __init__(
-        self, plan: Plan, source: Randomness, max_physical_batch: int | None, max_records_per_person: int | None
+        self,
+        plan: Plan,
+        source: Randomness,
+        max_physical_batch: int | None,
+        max_records_per_person: int | None,
+        multiple: int = 1,
     ) -> None:
-        self._source = source
+        """Batches are padded to a ``multiple`` of records, so that a device meets few shapes."""
+        self._source, self._multiple = source, multiple
         self._sampler = PoissonSampler(plan.levels.rate[plan.level_of], source)
         self._most, self._most_each = max_physical_batch, max_records_per_person
         self._whole = plan.owner is None
@@ -54,11 +61,12 @@ class Draws:
         """The physical batches of one step; a step that drew nobody is one batch of padding."""
         units = self._sampler.draw()
         if units.size == 0:
-            return [Batch(np.zeros(1, np.int64), units, np.zeros(1, np.int64))]
+            return [Batch(units, units, units).padded(1)]
         records, owner = self._records(units)
-        if self._most is None or records.size <= self._most:
-            return [Batch(records, units, owner)]
-        return self._cut(units, records, owner)
+        whole = [Batch(records, units, owner)]
+        if self._most is not None and records.size > self._most:
+            whole = self._cut(units, records, owner)
+        return [batch.padded(-(-batch.records.size // self._multiple) * self._multiple) for batch in whole]
 
     def _records(self, units: IntArray) -> tuple[IntArray, IntArray]:
         """The records of the drawn units, unit by unit."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.plans import Plan, Promise
@@ -73,27 +73,33 @@ class PrivateRun:
                 f"{batch.records.size}; run each batch of the loader through the model once, whole or in parts"
             )
         self._batch, self._tapes = None, []
-        if not batch.padding:
+        if batch.units.size:
             self._add(batch, tapes)
         return batch.last
 
     def _add(self, batch: Batch, tapes: list[tuple[Tape, int]]) -> None:
-        owner = torch.as_tensor(batch.owner)
-        if len(tapes) > 1 and np.unique(batch.owner).size < batch.owner.size:
+        device = tapes[0][0].finished()[0].back.device
+        alone = bool(batch.units.size == np.count_nonzero(batch.owner < batch.units.size))
+        if len(tapes) > 1 and not alone:
             raise InvalidInput(
                 "a batch with several records of one person must go through the model whole, not in parts"
             )
+        owner = torch.as_tensor(batch.owner)
+        # Padding belongs to one more unit, whose clip norm is 0.
+        limits = torch.cat([self._clip_norms[torch.as_tensor(batch.units)], torch.zeros(1, dtype=torch.float64)])
+        by_record = limits[owner].to(device)
         begin = 0
         for tape, size in tapes:
             scale = float(size) if self._mean else 1.0  # undo the division by the batch in a mean loss
-            some = owner[begin : begin + size]
-            alone = batch.units.size == batch.records.size
-            device = tape.finished()[0].back.device
-            some = some.to(device)
-            found = norms(tape) if alone else norms(tape, some, batch.units.size)
-            limits = self._clip_norms[torch.as_tensor(batch.units)].to(device)
-            factors = clip_factors(found * scale, limits[some] if alone else limits) * scale
-            for name, value in summed(tape, factors if alone else factors[some]).items():
+            if alone:
+                found = norms(tape)
+                factors = clip_factors(found * scale, by_record[begin : begin + size])
+            else:
+                place = owner.to(device)
+                found = norms(tape, place, batch.units.size + 1)
+                factors = clip_factors(found * scale, limits.to(device))[place]
+                found = found[place]
+            for name, value in summed(tape, factors * scale, found).items():
                 self._sums[name] = value if name not in self._sums else self._sums[name] + value
             begin += size
 
@@ -251,7 +257,9 @@ def make_private(
     if not recorder.units:
         raise InvalidInput("the model has no trainable parameters")
     run = PrivateRun(plan, recorder, randomness(seed), loss_reduction)
-    draws = Draws(plan, run.source, max_physical_batch, max_records_per_person)
+    on_device = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
+    multiple = 64 if on_device and max_physical_batch is None else 1
+    draws = Draws(plan, run.source, max_physical_batch, max_records_per_person, multiple)
     options = {} if collate_fn is None else {"collate_fn": collate_fn}
     loader = PrivateLoader(dataset, draws, run, num_workers, options)
     return PrivateModel(model, run), PrivateOptimizer(optimizer, run), loader

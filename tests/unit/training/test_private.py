@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
+from privypurse.training.loader import Draws
 from privypurse.training.private import PlanExhausted
 
 torch.set_num_threads(1)
@@ -125,6 +126,23 @@ def test_a_persons_records_are_clipped_as_one_sum_and_never_split(
     assert not torch.allclose(alone[0], expected[0], rtol=1e-3)
 
 
+@pytest.mark.parametrize("person", [None, np.repeat(np.arange(8), 5)], ids=["records", "persons"])
+def test_padding_weighs_nothing(monkeypatch: pytest.MonkeyPatch, person: object) -> None:
+    """The same step with batches padded to a multiple of 64, as on a device."""
+    quiet(monkeypatch, coins=0.3)
+    dataset, plan = data(), planned(person=person, steps=1, batch_size=6)
+    _, plain = train(plan, dataset, network())
+    made = Draws
+
+    def wider(plan: pp.Plan, source: object, most: object, each: object, multiple: int) -> Draws:
+        return made(plan, source, most, each, 64)
+
+    monkeypatch.setattr("privypurse.training.private.Draws", wider)
+    _, padded = train(plan, dataset, network())
+    for one, other in zip(plain[-1], padded[-1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
 def test_at_most_m_records_of_a_person() -> None:
     person = np.repeat([0, 1], [30, 10])
     plan = planned(person=person, steps=3, batch_size=2)
@@ -233,7 +251,7 @@ def test_a_map_style_dataset_with_workers_keeps_its_numbers() -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         drawn = model._run._batch.records
-        if not model._run._batch.padding:
+        if model._run._batch.units.size:
             np.testing.assert_array_equal(x[:, 0].numpy(), drawn)
         optimizer.step()
 

@@ -83,13 +83,13 @@ def clip_factors(norms: Tensor, clip_norms: Tensor) -> Tensor:
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
 
 
-def summed(tape: Tape, factors: Tensor) -> dict[str, Tensor]:
-    """Σ factor · gradient over records, by parameter name. Records with factor 0 are left out, be they NaN."""
+def summed(tape: Tape, factors: Tensor, norms: Tensor) -> dict[str, Tensor]:
+    """Σ factor · gradient over records, by parameter name. Records whose norm is not finite are left out."""
     out: dict[str, Tensor] = {}
-    idle = factors == 0
-    if bool(idle.any()):
+    wild = ~torch.isfinite(norms)
+    if bool(wild.any()):
         for call in tape.finished():
-            _silence(call, idle)
+            _silence(call, wild)
     for call in tape.finished():
         for local, value in call.rule.weighted_sum(call, factors).items():
             name = call.names[local]
@@ -97,12 +97,12 @@ def summed(tape: Tape, factors: Tensor) -> dict[str, Tensor]:
     return out
 
 
-def _silence(call: Call, idle: Tensor) -> None:
-    """Put zeros where idle records stand: 0 · ∞ is not 0."""
+def _silence(call: Call, wild: Tensor) -> None:
+    """Put zeros where these records stand: 0 · ∞ is not 0."""
 
     def quiet(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == idle.shape:
-            return value.masked_fill(idle.reshape(-1, *[1] * (value.dim() - 1)), 0.0)
+        if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == wild.shape:
+            return value.masked_fill(wild.reshape(-1, *[1] * (value.dim() - 1)), 0.0)
         return value
 
     call.inputs = tuple(quiet(value) for value in call.inputs)
@@ -142,4 +142,4 @@ def clipped_sum(
     tape = _run(model, loss_fn, x, y)
     found = norms(tape)
     limits = torch.as_tensor(clip_norms, dtype=found.dtype, device=found.device).expand_as(found)
-    return summed(tape, clip_factors(found, limits)), found
+    return summed(tape, clip_factors(found, limits), found), found
