@@ -105,6 +105,7 @@ def _silence(call: Call, wild: Tensor) -> None:
             return value.masked_fill(wild.reshape(-1, *[1] * (value.dim() - 1)), 0.0)
         return value
 
+    call.kept = {}  # made from what was there before
     call.inputs = tuple(quiet(value) for value in call.inputs)
     call.gradient = quiet(call.gradient)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privypurse.training.gradients.linear import matrix_squared_norms
+from privypurse.training.gradients.linear import kept_sum, matrix_squared_norms
 from privypurse.training.gradients.precision import exact, spread, square_sum
 from privypurse.training.gradients.registry import Call, handles
 
@@ -49,7 +49,7 @@ class ConvolutionRule:
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
         if "weight" in call.names:
-            by_group = matrix_squared_norms(*_matrices(call))
+            by_group = matrix_squared_norms(*_matrices(call), call)
             out["weight"] = by_group.reshape(call.back.shape[0], -1).sum(dim=1)
         if "bias" in call.names:
             out["bias"] = square_sum(exact(call.back).flatten(2).sum(dim=2))
@@ -57,15 +57,26 @@ class ConvolutionRule:
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
         layer: Conv = call.module  # type: ignore[assignment]
-        a, g = _padded(layer, exact(call.inputs[0])), exact(call.back)
-        weighted = g * spread(weights, g)
-        kernel = layer.weight.detach().to(a.dtype)
+        weighted = exact(call.back) * spread(weights, call.back).to(exact(call.back).dtype)
+        out = {}
+        if "weight" in call.names:
+            kept = kept_sum(call, weights)
+            made = self._weight_sum(layer, exact(call.inputs[0]), weighted) if kept is None else kept
+            out["weight"] = made.reshape(layer.weight.shape)
+        if "bias" in call.names:
+            out["bias"] = weighted.flatten(2).sum(dim=(0, 2))
+        return out
+
+    def _weight_sum(self, layer: Conv, a: Tensor, weighted: Tensor) -> Tensor:
+        """One convolution over the batch, in full float32: TensorFloat-32 could carry a record past its clip norm."""
         none = [0] * len(layer.kernel_size)
-        # TensorFloat-32 would round a contribution by a thousandth, past its clip norm.
-        with torch.backends.cudnn.flags(allow_tf32=False):
-            _, weight, _ = torch.ops.aten.convolution_backward(
+        kernel = layer.weight.detach().to(a.dtype)
+        before = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            made: Tensor = torch.ops.aten.convolution_backward(
                 weighted,
-                a,
+                _padded(layer, a),
                 kernel,
                 None,
                 layer.stride,
@@ -74,10 +85,11 @@ class ConvolutionRule:
                 False,
                 none,
                 layer.groups,
-                [False, "weight" in call.names, False],
-            )
-        full = {"weight": weight, "bias": weighted.flatten(2).sum(dim=(0, 2)) if "bias" in call.names else None}
-        return {name: full[name] for name in call.names}
+                [False, True, False],
+            )[1]
+        finally:
+            torch.backends.cudnn.allow_tf32 = before
+        return made
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
         layer: Conv = call.module  # type: ignore[assignment]

@@ -15,11 +15,11 @@ def _tokens(call: Call) -> tuple[Tensor, Tensor]:
     return a.reshape(a.shape[0], -1, a.shape[-1]), g.reshape(g.shape[0], -1, g.shape[-1])
 
 
-def matrix_squared_norms(a: Tensor, g: Tensor) -> Tensor:
+def matrix_squared_norms(a: Tensor, g: Tensor, call: Call) -> Tensor:
     """‖Σ_t g_t aᵗ_t‖² for every record, by whichever of three ways is cheapest.
 
     One token: the norm of an outer product. Few tokens: Gram matrices of the tokens (ghost norm, Goodfellow 2015;
-    Li et al. 2022). Many tokens: the gradient itself.
+    Li et al. 2022). Many tokens: the gradient itself, which the call keeps for the sum.
     """
     tokens, size = a.shape[1], a.shape[2] * g.shape[2]
     if tokens == 1:
@@ -27,7 +27,17 @@ def matrix_squared_norms(a: Tensor, g: Tensor) -> Tensor:
     if 2 * tokens * tokens < size:
         gram = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(g, g.transpose(1, 2)))
         return gram.sum(dim=(1, 2)).clamp_(min=0)
-    return square_sum(torch.bmm(g.transpose(1, 2), a))
+    call.kept["weight"] = torch.bmm(g.transpose(1, 2), a)
+    return square_sum(call.kept["weight"])
+
+
+def kept_sum(call: Call, weights: Tensor) -> Tensor | None:
+    """Σ weight · gradient from what the norms kept, if they did."""
+    full = call.kept.pop("weight", None)
+    if full is None:
+        return None
+    each = full.reshape(weights.shape[0], -1)
+    return weights.to(each.dtype) @ each
 
 
 @handles(nn.Linear)
@@ -38,7 +48,7 @@ class LinearRule:
         a, g = _tokens(call)
         out = {}
         if "weight" in call.names:
-            out["weight"] = matrix_squared_norms(a, g)
+            out["weight"] = matrix_squared_norms(a, g, call)
         if "bias" in call.names:
             out["bias"] = square_sum(g.sum(dim=1))
         return out
@@ -48,7 +58,9 @@ class LinearRule:
         weighted = (g * spread(weights, g)).reshape(-1, g.shape[-1])
         out = {}
         if "weight" in call.names:
-            out["weight"] = weighted.T @ a.reshape(-1, a.shape[-1])
+            kept = kept_sum(call, weights)
+            made = weighted.T @ a.reshape(-1, a.shape[-1]) if kept is None else kept
+            out["weight"] = made.reshape(g.shape[-1], a.shape[-1])
         if "bias" in call.names:
             out["bias"] = weighted.sum(dim=0)
         return out

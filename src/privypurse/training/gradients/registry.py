@@ -22,6 +22,8 @@ class Call:
     inputs: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
     gradient: Tensor | None = None
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """Per-record gradients that the norms had to materialise, so that the sum need not make them again."""
 
     @property
     def back(self) -> Tensor:
