@@ -39,8 +39,8 @@ methods:
   curve-fit-as-published  the same curve, trusted: overspends, for comparison only
 
 Without --noise-multiplier the noise is solved so that a batch holds --batch-size people on average; each ε then
-protects a person's data, given the list of budgets. With it (method sample) each rate follows from the person's own
-ε alone, and ε protects presence and declared ε too.
+protects a person's data, given the list of budgets. With it (sample, curve-fit) each rate follows from the person's
+own ε alone, and ε protects presence and declared ε too.
 """
 
 

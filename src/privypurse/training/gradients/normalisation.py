@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -11,17 +13,18 @@ from privypurse.training.gradients.registry import Call, handles
 Normalisation = nn.LayerNorm | nn.GroupNorm | nn.RMSNorm
 
 
-class _ScaleAndShift:
+class _ScaleAndShift(ABC):
     """Layers that end in ``normalised · weight + bias``."""
 
     whole_module = False
 
+    @abstractmethod
     def normalised(self, layer: nn.Module, a: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The layer's output before scale and shift."""
 
+    @abstractmethod
     def summed(self, layer: nn.Module, values: Tensor) -> Tensor:
         """Per-position gradients summed over all but the record and the shape of the parameters."""
-        raise NotImplementedError
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
         g, out = exact(call.back), {}
