@@ -42,8 +42,9 @@ format: $(VENV)/.dev  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## planning speed beside the peers, one table
+bench: $(VENV)/.dev  ## speed of planning and of training beside the peers, one table each
 	$(BIN)/python -m benchmarks.plan
+	$(BIN)/python -m benchmarks.training
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
