@@ -11,7 +11,7 @@ import privypurse as pp
 from privypurse.training.randomness import SecureRandomness, SeededRandomness
 from privypurse.training.sampling import PoissonSampler
 
-STRICT = 1e-4  # how unlikely a right sampler may look before the test fails
+STRICT = 1e-6  # how unlikely a right sampler may look before the test fails
 
 
 def seeded(seed: int) -> SeededRandomness:
@@ -61,7 +61,7 @@ def test_units_and_steps_are_independent() -> None:
     ratio = float(sizes.var(ddof=1) / expected)
     spread = stats.chi2.ppf([STRICT, 1 - STRICT], 1499) / 1499
     assert spread[0] < ratio < spread[1]
-    assert abs(np.corrcoef(sizes[:-1], sizes[1:])[0, 1]) < 4 / math.sqrt(1499)
+    assert abs(np.corrcoef(sizes[:-1], sizes[1:])[0, 1]) < 5.5 / math.sqrt(1499)
     # A sampler of fixed batches, or one that repeats itself, would not pass.
     assert not spread[0] < np.full(1500, 200.0).var(ddof=1) / expected < spread[1]
 
@@ -85,8 +85,8 @@ def test_noise_is_standard_normal(dtype: torch.dtype) -> None:
     assert stats.kstest(draws * 1.05, "norm").pvalue < STRICT
     assert stats.kstest(draws + 0.02, "norm").pvalue < STRICT
     halves = draws[:400_000].reshape(2, -1)  # cosine and sine of the same angle are independent
-    assert abs(np.corrcoef(halves)[0, 1]) < 4 / math.sqrt(200_000)
-    assert abs(np.corrcoef(halves**2)[0, 1]) < 4 / math.sqrt(200_000)
+    assert abs(np.corrcoef(halves)[0, 1]) < 5.5 / math.sqrt(200_000)
+    assert abs(np.corrcoef(halves**2)[0, 1]) < 5.5 / math.sqrt(200_000)
     assert np.abs(draws).max() > 4
 
 
