@@ -243,6 +243,44 @@ def test_records_that_are_not_finite_contribute_zero() -> None:
         torch.testing.assert_close(mixed[name], good[name])
 
 
+class Unit(nn.Module):
+    """Scales its input to length 1: not finite at zero. No rule knows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        x = x if mask is None else x * mask
+        return x / x.norm(dim=-1, keepdim=True) * self.scale
+
+
+def test_a_record_that_is_not_finite_contributes_zero_in_a_generic_layer_too() -> None:
+    torch.manual_seed(7)
+    model = nn.Sequential(Unit(), nn.Linear(4, 2)).double()
+    x, y = torch.randn(5, 4, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    good, _ = gradients.clipped_sum(model, square_loss, x[1:], y[1:], 1.0)
+    x[0] = 0.0
+    mixed, norms = gradients.clipped_sum(model, square_loss, x, y, 1.0)
+    assert not torch.isfinite(norms[0])
+    for name in good:
+        torch.testing.assert_close(mixed[name], good[name])
+
+
+def test_a_generic_layer_refuses_tensors_that_bring_other_records_in() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unit = Unit()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.unit(x, mask=(x > 0).double() + 1)
+
+    x = torch.randn(5, 4, dtype=torch.float64)
+    with pytest.raises(pp.InvalidInput, match="by keyword"):
+        gradients.per_record_norms(Masked().double(), square_loss, x, x)
+
+
 def test_layers_that_mix_records_are_refused_with_the_mend() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
     with pytest.raises(pp.InvalidInput, match=r"layer 1 \(BatchNorm2d\).*GroupNorm.*fix"):

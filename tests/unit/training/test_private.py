@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
@@ -175,16 +176,30 @@ def test_an_empty_draw_is_noise_alone() -> None:
     assert torch.isfinite(noise).all()
 
 
-def test_noise_has_the_plans_deviation_and_is_fresh_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, dataset = planned(steps=60), data()
-    frozen_model = network()
-    for parameter in frozen_model.parameters():
-        parameter.data.mul_(0)  # all weights zero: only the last bias has a gradient
-    _, found = train(plan, dataset, frozen_model)
-    first = torch.stack([step[0].flatten() for step in found])  # the first layer's weight gradient is noise alone
+def test_noise_has_the_plans_deviation_and_is_fresh_at_every_step() -> None:
+    """With all weights zero and a learning rate of zero the first layer's gradient is noise alone, at every step."""
+    plan, inner = planned(steps=300), network()
+    for parameter in inner.parameters():
+        parameter.data.zero_()
+    model, optimizer, loader = pp.make_private(inner, torch.optim.SGD(inner.parameters(), lr=0.0), data(), plan)
+    seen = []
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        seen.append(inner[0].weight.grad.flatten().clone())
+    noise = torch.stack(seen).numpy()
     expected = plan.noise_multiplier * plan.clip_norm / plan.batch_size
-    assert float(first[:1].std()) == pytest.approx(expected, rel=0.5)
-    assert not torch.allclose(first[0], first[1])
+
+    def pvalue(deviation: float) -> float:
+        total = float(np.square(noise / deviation).sum())
+        return 2 * min(stats.chi2.cdf(total, noise.size), stats.chi2.sf(total, noise.size))
+
+    assert pvalue(expected) > 1e-6
+    assert pvalue(expected * 1.05) < 1e-6
+    assert pvalue(expected * 0.95) < 1e-6
+    between = [np.corrcoef(noise[k], noise[k + 1])[0, 1] for k in range(len(noise) - 1)]
+    assert max(map(abs, between)) < 0.9  # no two steps share their noise
 
 
 def test_no_more_steps_than_the_plan_has() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.precision import exact, spread, square_sum
+from privypurse.training.gradients.precision import exact, square_sum, weighted_total
 from privypurse.training.gradients.registry import Call, complaint
 
 
@@ -42,6 +42,7 @@ class GenericRule:
         trained = {name: exact(parameters[name]) for name in call.names}
         buffers = dict(layer.named_buffers())
         batched = [value for value in call.inputs if isinstance(value, Tensor)]
+        self._refuse_shared_tensors(call, batched)
 
         def pulled_back(trained: dict[str, Tensor], back: Tensor, *inputs: Tensor) -> Tensor:
             tensors = iter(inputs)
@@ -59,11 +60,24 @@ class GenericRule:
         each = torch.func.vmap(gradient, in_dims=(None, 0, *[0] * len(batched)))
         return dict(each(trained, exact(call.back), *[exact_if_float(value) for value in batched]))
 
+    @staticmethod
+    def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:
+        """Each record runs alone; a tensor that cannot be taken apart by records would bring the others in."""
+        records = call.back.shape[0]
+        shared = [value for value in batched if value.shape[:1] != (records,)]
+        shared += [value for value in call.options.values() if isinstance(value, Tensor)]
+        if shared:
+            raise InvalidInput(
+                f"{type(call.module).__name__} was given a tensor of shape {tuple(shared[0].shape)} by keyword, or one "
+                f"that has no entry for each of the {records} records. No per-record rule knows this layer: pass "
+                "tensors by position, records first, or register them as buffers"
+            )
+
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         return {name: square_sum(value) for name, value in self.per_record(call).items()}
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        return {name: (value * spread(weights, value)).sum(dim=0) for name, value in self.per_record(call).items()}
+        return {name: weighted_total(value, weights) for name, value in self.per_record(call).items()}
 
 
 def exact_if_float(value: Tensor) -> Tensor:

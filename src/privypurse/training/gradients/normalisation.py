@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privypurse.training.gradients.precision import exact, spread, square_sum
+from privypurse.training.gradients.precision import exact, square_sum, weighted_total
 from privypurse.training.gradients.registry import Call, handles
 
 Normalisation = nn.LayerNorm | nn.GroupNorm | nn.RMSNorm
@@ -38,7 +38,7 @@ class _ScaleAndShift(ABC):
         return {name: square_sum(value) for name, value in self.per_record(call).items()}
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        return {name: (value * spread(weights, value)).sum(dim=0) for name, value in self.per_record(call).items()}
+        return {name: weighted_total(value, weights) for name, value in self.per_record(call).items()}
 
 
 class _OverLastDimensions(_ScaleAndShift):

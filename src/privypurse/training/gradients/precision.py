@@ -16,6 +16,12 @@ def square_sum(values: Tensor) -> Tensor:
     return values.flatten(1).square().sum(dim=1)
 
 
+def weighted_total(values: Tensor, weights: Tensor) -> Tensor:
+    """Σ weight · value over records. Weight 0 leaves a record out even where its value is not finite (rule 12)."""
+    each = spread(weights, values)
+    return torch.where(each == 0, 0.0, values * each).sum(dim=0)
+
+
 def spread(weights: Tensor, like: Tensor) -> Tensor:
     """One weight for each record, shaped to multiply ``like``."""
     return weights.to(like.dtype).reshape(-1, *[1] * (like.dim() - 1))
