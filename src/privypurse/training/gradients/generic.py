@@ -68,8 +68,8 @@ class GenericRule:
         shared += [value for value in call.options.values() if isinstance(value, Tensor)]
         if shared:
             raise InvalidInput(
-                f"{type(call.module).__name__} was given a tensor of shape {tuple(shared[0].shape)} by keyword, or one "
-                f"that has no entry for each of the {records} records. No per-record rule knows this layer: pass "
+                f"{type(call.module).__name__} was given a tensor of shape {tuple(shared[0].shape)} by keyword, or "
+                f"one that has no entry for each of the {records} records. No per-record rule knows this layer: pass "
                 "tensors by position, records first, or register them as buffers"
             )
 
