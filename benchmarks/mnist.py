@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,13 +48,7 @@ def train(plan: pp.Plan, data: TensorDataset, seed: int, device: str, steps: int
     torch.manual_seed(seed)
     inner = TramerBoneh().to(device)
     optimizer = torch.optim.SGD(inner.parameters(), lr=0.6)
-    model, private, loader = pp.make_private(inner, optimizer, data, plan, seed=seed)
-    for step, (x, y) in enumerate(loader):
-        private.zero_grad()
-        torch.autograd.backward(F.cross_entropy(model(x), y))
-        private.step()
-        if step + 1 == steps:
-            break
+    pp.train(inner, optimizer, data, plan, partial(F.cross_entropy, reduction="none"), steps=steps, seed=seed)
     return inner
 
 

@@ -197,11 +197,16 @@ def sources(repeats: int = 9) -> list[tuple[str, float, str, float]]:
         return 1000 * median(times)
 
     source, rates = SecureRandomness(), 10 ** np.random.default_rng(0).uniform(-4, -2.5, 1_000_000)
-    sampler, size = PoissonSampler(rates, source), 1_860_000
+    sampler, size = PoissonSampler(rates), 1_860_000
     everybody = milliseconds(lambda: np.flatnonzero(source.uniform(rates.size) <= rates))
     ordinary = milliseconds(lambda: torch.randn(size))
     return [
-        ("a draw of about 890 among a million", milliseconds(sampler.draw), "a coin for everybody", everybody),
+        (
+            "a draw of about 890 among a million",
+            milliseconds(lambda: sampler.draw(source)),
+            "a coin for everybody",
+            everybody,
+        ),
         ("1.86 million secure normals", milliseconds(lambda: source.normal(size)), "torch.randn", ordinary),
     ]
 

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from privypurse.training.fixing import fix
     from privypurse.training.gradients import clipped_sum, per_record_norms
+    from privypurse.training.loop import train
     from privypurse.training.private import make_private
 
 # Names that need torch are looked up when they are first used, so that planning does not have to load it.
@@ -20,6 +21,7 @@ _TRAINING = {
     "fix": "privypurse.training.fixing",
     "make_private": "privypurse.training.private",
     "per_record_norms": "privypurse.training.gradients",
+    "train": "privypurse.training.loop",
 }
 
 
@@ -48,4 +50,5 @@ __all__ = [
     "make_private",
     "per_record_norms",
     "plan",
+    "train",
 ]

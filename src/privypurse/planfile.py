@@ -22,7 +22,17 @@ VERSION = 1
 
 def dumps(plan: Plan) -> str:
     """The plan as JSON text. Floats are written so that they read back to the same bits."""
-    content = {
+    content = _content(plan)
+    return json.dumps({**content, "sha256": _digest(content)}, ensure_ascii=False, indent=1) + "\n"
+
+
+def digest(plan: Plan) -> str:
+    """A fingerprint: equal plans have equal ones."""
+    return _digest(_content(plan))
+
+
+def _content(plan: Plan) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "version": VERSION,
         "method": plan.method,
@@ -45,7 +55,6 @@ def dumps(plan: Plan) -> str:
         "level_of": _packed(plan.level_of),
         "owner": None if plan.owner is None else _packed(plan.owner),
     }
-    return json.dumps({**content, "sha256": _digest(content)}, ensure_ascii=False, indent=1) + "\n"
 
 
 def loads(text: str, name: str = "plan") -> Plan:

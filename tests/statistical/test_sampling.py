@@ -1,6 +1,7 @@
 """Coins and noise: the right law is accepted, one that is 5 % off is rejected."""
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -20,9 +21,9 @@ def seeded(seed: int) -> SeededRandomness:
 
 
 def counts(rates: np.ndarray, draws: int, source: object) -> np.ndarray:
-    sampler, total = PoissonSampler(rates, source), np.zeros(rates.size, dtype=np.int64)
-    for _ in range(draws):
-        np.add.at(total, sampler.draw(), 1)
+    sampler, total = PoissonSampler(rates), np.zeros(rates.size, dtype=np.int64)
+    for step in range(draws):
+        np.add.at(total, sampler.draw(source.for_step(step)), 1)
     return total
 
 
@@ -52,11 +53,12 @@ def test_every_rate_within_a_class_is_kept_apart() -> None:
     assert looks_like(total[0], 600_000, values[-1]) < STRICT
 
 
-def test_units_and_steps_are_independent() -> None:
+@pytest.mark.parametrize("make", [SecureRandomness, lambda: seeded(1)], ids=["secure", "seeded"])
+def test_units_and_steps_are_independent(make: object) -> None:
     """The number drawn in a step varies like a sum of independent coins, and does not lean on the step before."""
     rates = np.full(4_000, 0.05)
-    sampler = PoissonSampler(rates, SecureRandomness())
-    sizes = np.array([sampler.draw().size for _ in range(1500)])
+    sampler, source = PoissonSampler(rates), make()
+    sizes = np.array([sampler.draw(source.for_step(step)).size for step in range(1500)])
     expected = 4_000 * 0.05 * 0.95
     ratio = float(sizes.var(ddof=1) / expected)
     spread = stats.chi2.ppf([STRICT, 1 - STRICT], 1499) / 1499
@@ -69,12 +71,12 @@ def test_units_and_steps_are_independent() -> None:
 def test_nobody_is_drawn_twice_and_extremes_are_exact() -> None:
     rates = np.concatenate([np.ones(50), np.zeros(50), np.full(1000, 0.3)])
     for _ in range(20):
-        drawn = PoissonSampler(rates, SecureRandomness()).draw()
+        drawn = PoissonSampler(rates).draw(SecureRandomness())
         assert np.unique(drawn).size == drawn.size
         assert set(range(50)) <= set(drawn.tolist())
         assert not set(range(50, 100)) & set(drawn.tolist())
-    assert PoissonSampler(np.zeros(5), SecureRandomness()).draw().size == 0
-    assert PoissonSampler(np.array([1e-12]), SecureRandomness()).draw().size == 0
+    assert PoissonSampler(np.zeros(5)).draw(SecureRandomness()).size == 0
+    assert PoissonSampler(np.array([1e-12])).draw(SecureRandomness()).size == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -101,5 +103,23 @@ def test_two_sources_share_nothing_and_a_seed_repeats() -> None:
     assert not torch.equal(SecureRandomness().normal(10), SecureRandomness().normal(10))
     source = SecureRandomness()
     assert not torch.equal(source.normal(10), source.normal(10))
-    assert torch.equal(seeded(3).normal(10), seeded(3).normal(10))
-    assert not hasattr(source, "state")
+    one, other = seeded(3), seeded(3)
+    assert torch.equal(one.for_step(7).normal(10), other.for_step(7).normal(10))
+    assert np.array_equal(one.for_step(7).uniform(10), other.for_step(7).uniform(10))
+    assert not torch.equal(one.for_step(7).normal(10), one.for_step(8).normal(10))
+    assert not np.array_equal(one.for_step(7, rank=0).uniform(10), one.for_step(7, rank=1).uniform(10))
+
+
+def test_a_forked_process_has_noise_of_its_own() -> None:
+    """A worker that inherited the stream would repeat its parent's noise."""
+    source = SecureRandomness()
+    source.normal(3)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, source.normal(8).numpy().tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = np.frombuffer(os.read(read, 64), dtype=np.float32)
+    assert theirs.size == 8
+    assert not np.array_equal(theirs, source.normal(8).numpy())

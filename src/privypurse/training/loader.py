@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from privypurse.arrays import IntArray
-from privypurse.plans import Plan
+from privypurse.training.progress import shown
 from privypurse.training.randomness import Randomness
+from privypurse.training.run import PrivateRun
 from privypurse.training.sampling import PoissonSampler
 
 
@@ -30,6 +32,21 @@ class Batch:
     last: bool = True
     """Whether this is the first, and the last, physical batch of its step."""
 
+    @property
+    def one_each(self) -> bool:
+        """Whether every unit has one record here."""
+        return self.units.size == self.real
+
+    @property
+    def real(self) -> int:
+        """Records that are somebody's; padding comes behind them."""
+        return int(np.count_nonzero(self.owner < self.units.size))
+
+    def limits(self, run: PrivateRun) -> tuple[Tensor, Tensor | None]:
+        """Clip norms of the records or, where a unit has several, of the units, and whose each record is."""
+        by_unit, owner = run.limits(self.units), torch.as_tensor(self.owner, device=run.device)
+        return (by_unit[owner], None) if self.one_each else (by_unit, owner)
+
     def padded(self, size: int) -> Batch:
         """The same batch with stand-ins up to ``size`` records. They weigh nothing."""
         missing = size - self.records.size
@@ -38,37 +55,37 @@ class Batch:
 
 
 class Draws:
-    """Steps as physical batches of whole units."""
+    """Steps as physical batches of whole units: those of this process's share that the coins pick."""
 
     def __init__(
         self,
-        plan: Plan,
-        source: Randomness,
-        max_physical_batch: int | None,
-        max_records_per_person: int | None,
+        run: PrivateRun,
+        max_physical_batch: int | None = None,
+        max_records_per_person: int | None = None,
         multiple: int = 1,
     ) -> None:
         """Batches are padded to a ``multiple`` of records, so that a device meets few shapes."""
-        self._source, self._multiple = source, multiple
-        self._sampler = PoissonSampler(plan.levels.rate[plan.level_of], source)
-        self._most, self._most_each = max_physical_batch, max_records_per_person
+        plan, self.run, self._multiple = run.plan, run, multiple
+        self._sampler = PoissonSampler(run.processes.share(plan.levels.rate[plan.level_of]))
+        self.most, self._most_each = max_physical_batch, max_records_per_person
         self._whole = plan.owner is None
         if plan.owner is not None:
             self._by_owner = np.argsort(plan.owner, kind="stable").astype(np.int64)
             self._starts = np.concatenate([[0], np.cumsum(np.bincount(plan.owner, minlength=plan.people))])
 
-    def step(self) -> list[Batch]:
+    def step(self, step: int) -> list[Batch]:
         """The physical batches of one step; a step that drew nobody is one batch of padding."""
-        units = self._sampler.draw()
+        source = self.run.source.for_step(step, self.run.processes.rank)
+        units = self._sampler.draw(source)
         if units.size == 0:
             return [Batch(units, units, units).padded(1)]
-        records, owner = self._records(units)
+        records, owner = self._records(units, source)
         whole = [Batch(records, units, owner)]
-        if self._most is not None and records.size > self._most:
+        if self.most is not None and records.size > self.most:
             whole = self._cut(units, records, owner)
         return [batch.padded(-(-batch.records.size // self._multiple) * self._multiple) for batch in whole]
 
-    def _records(self, units: IntArray) -> tuple[IntArray, IntArray]:
+    def _records(self, units: IntArray, source: Randomness) -> tuple[IntArray, IntArray]:
         """The records of the drawn units, unit by unit."""
         if self._whole:
             return units, np.arange(units.size)
@@ -77,18 +94,18 @@ class Draws:
         within = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
         records = self._by_owner[np.repeat(self._starts[units], counts) + within]
         if self._most_each is not None:
-            order = np.lexsort((self._source.uniform(records.size), owner))  # shuffled within each person
+            order = np.lexsort((source.uniform(records.size), owner))  # shuffled within each person
             kept = order[within < self._most_each]
             records, owner = records[kept], owner[kept]
         return records, owner
 
     def _cut(self, units: IntArray, records: IntArray, owner: IntArray) -> list[Batch]:
         """Physical batches of at most ``max_physical_batch`` records, a person never split (rule 12)."""
-        assert self._most is not None
+        assert self.most is not None
         counts = np.bincount(owner, minlength=units.size)
         ends, filled = [], 0
         for place, count in enumerate(counts.tolist()):  # over the units of one batch, not over the data
-            if filled and filled + count > self._most:
+            if filled and filled + count > self.most:
                 ends.append(place)
                 filled = 0
             filled += count
@@ -109,26 +126,37 @@ class Draws:
 class PrivateLoader:
     """Iterates over the batches of the plan's remaining steps. Prefetch-safe: each batch keeps its own numbers."""
 
-    def __init__(self, dataset: Dataset[Any], draws: Draws, run: Any, workers: int, options: dict[str, Any]) -> None:
-        self._dataset, self._draws, self._run = dataset, draws, run
-        self._workers, self._options = workers, options
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        draws: Draws,
+        begin: Callable[[Batch], None],
+        workers: int = 0,
+        options: dict[str, Any] | None = None,
+        progress: bool = False,
+    ) -> None:
+        """``begin`` is told of each batch before it is handed out."""
+        self._dataset, self._draws, self._begin = dataset, draws, begin
+        self._workers, self._options, self._progress = workers, options or {}, progress
 
     def __len__(self) -> int:
         """Steps that are left. With ``max_physical_batch`` a step may be several batches."""
-        return int(self._run.steps_left)
+        return self._draws.run.steps_left
 
     def __iter__(self) -> Iterator[Any]:
-        waiting: deque[Batch] = deque()
+        run, waiting = self._draws.run, deque[Batch]()
 
         def numbers() -> Iterator[list[int]]:
-            for _ in range(self._run.steps_left):
-                for batch in self._draws.step():
+            for step in range(run.steps_taken + 1, run.plan.steps + 1):
+                for batch in self._draws.step(step):
                     waiting.append(batch)
                     yield batch.records.tolist()
 
-        for data in self._loaded(numbers()):
-            self._run.begin(waiting.popleft())
-            yield data
+        with shown(run.plan, self._progress and run.processes.first) as bar:
+            for data in self._loaded(numbers()):
+                self._begin(waiting.popleft())
+                yield data
+                bar.update(run.steps_taken)
 
     def _loaded(self, numbers: Iterator[list[int]]) -> Iterator[Any]:
         if isinstance(self._dataset, TensorDataset) and self._workers == 0 and not self._options:

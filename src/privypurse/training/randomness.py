@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 import warnings
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor
 
 from privypurse.arrays import FloatArray
-from privypurse.errors import PrivyPurseWarning
+from privypurse.errors import InvalidInput, PrivyPurseWarning
+
+Device = torch.device | str
 
 
 class Randomness(Protocol):
@@ -21,34 +24,49 @@ class Randomness(Protocol):
     @property
     def secure(self) -> bool: ...
 
+    def for_step(self, step: int, rank: int = 0) -> Randomness:
+        """The source of one step. A seeded one is made from the step's number alone, so that there is no state."""
+        ...
+
     def uniform(self, count: int) -> FloatArray:
         """Independent uniforms in (0, 1], multiples of 2^-53 (rule 3)."""
         ...
 
-    def normal(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(self, count: int, dtype: torch.dtype = torch.float32, device: Device = "cpu") -> Tensor:
         """Independent standard normals."""
         ...
 
 
 class SecureRandomness:
-    """AES-256 in counter mode, keyed with 32 bytes from the operating system.
+    """Streams keyed by the operating system: AES-256 in counter mode, and on a GPU ChaCha20.
 
-    Guarantee: whoever cannot break AES cannot tell the coins and the noise from truly random ones, even after seeing
-    all the others (rule 10). The key exists in this process only; there is no state to save.
+    Guarantee: whoever cannot break AES or ChaCha20 cannot tell the coins and the noise from truly random ones, even
+    after seeing all the others (rule 10). The keys exist in this process only; there is no state to save, and a
+    process that was forked from this one has keys of its own.
 
-    Normals are made by Box and Muller's transform. The radius comes from 63 bits, so it reaches 9.3 deviations: what
-    is missing beyond has a probability below 2^-62 for each number.
+    Normals are made by Box and Muller's transform. The radius comes from 63 bits or more, so it reaches 9.3
+    deviations: what is missing beyond has a probability below 2^-62 for each number.
     """
 
     secure = True
 
     def __init__(self) -> None:
+        self._zeros = bytes(0)
+        self._key()
+
+    def _key(self) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+        self._process = os.getpid()
         self._stream = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
-        self._zeros = bytes(0)
+        self._on_device: dict[torch.device, Any] = {}
+
+    def for_step(self, step: int, rank: int = 0) -> SecureRandomness:
+        return self
 
     def _bits(self, count: int, dtype: torch.dtype) -> Tensor:
+        if os.getpid() != self._process:
+            self._key()  # a fork would repeat its parent's noise
         size = count * dtype.itemsize
         if len(self._zeros) < size:
             self._zeros = bytes(size)
@@ -62,9 +80,17 @@ class SecureRandomness:
         whole = self._bits(count, torch.int64).numpy().view(np.uint64) >> np.uint64(11)
         return (whole.astype(np.float64) + 1.0) * 2.0**-53
 
-    def normal(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(self, count: int, dtype: torch.dtype = torch.float32, device: Device = "cpu") -> Tensor:
         if count == 0:
-            return torch.empty(0, dtype=dtype)
+            return torch.empty(0, dtype=dtype, device=device)
+        where = torch.device(device)
+        if where.type == "cuda" and _has_triton():
+            from privypurse.training.chacha import ChaChaNormals
+
+            if where not in self._on_device:
+                self._on_device[where] = ChaChaNormals(where)
+            made: Tensor = self._on_device[where].normal(count, dtype)
+            return made
         half = (count + 1) // 2
         # A float keeps 24 (or 53) digits however small it is: u reaches down to 2^-63.
         u = self._bits(half, torch.int64).to(dtype).abs_().mul_(2.0**-63).clamp_(min=2.0**-64)
@@ -74,36 +100,45 @@ class SecureRandomness:
         out = torch.empty(2 * half, dtype=dtype)
         torch.cos(angle, out=out[:half]).mul_(radius)
         torch.sin(angle, out=out[half:]).mul_(radius)
-        return out[:count]
+        return out[:count].to(where)
 
 
 class SeededRandomness:
-    """An ordinary generator from a seed: repeatable, and therefore for tests only. Says so."""
+    """Ordinary generators made from a seed and a step: repeatable, and therefore for tests only. Says so."""
 
     secure = False
 
     def __init__(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise InvalidInput(f"seed is {seed!r}; it must be a whole number from 0 on")
         warnings.warn(
             f"seed={seed}: whoever knows the seed can repeat noise and coins, so nothing is private; for tests only",
             PrivyPurseWarning,
             stacklevel=3,
         )
-        self._coins = np.random.default_rng([seed, 1])
-        self._noise = torch.Generator().manual_seed(seed)
+        self.seed = seed
+        self._start(seed)
+
+    def _start(self, *where: int) -> None:
+        self._coins = np.random.default_rng([1, *where])
+        word = np.random.SeedSequence([2, *where]).generate_state(1, np.uint64)[0]
+        self._noise = torch.Generator().manual_seed(int(word >> np.uint64(1)))
+
+    def for_step(self, step: int, rank: int = 0) -> SeededRandomness:
+        source = object.__new__(SeededRandomness)
+        source.seed = self.seed
+        source._start(self.seed, step, rank)
+        return source
 
     def uniform(self, count: int) -> FloatArray:
         return 1.0 - self._coins.random(count)
 
-    def normal(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.randn(count, generator=self._noise, dtype=dtype)
+    def normal(self, count: int, dtype: torch.dtype = torch.float32, device: Device = "cpu") -> Tensor:
+        return torch.randn(count, generator=self._noise, dtype=dtype).to(device)
 
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint of a seeded run; an unseeded one has none (rule 10)."""
-        return {"coins": self._coins.bit_generator.state, "noise": self._noise.get_state()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self._coins.bit_generator.state = state["coins"]
-        self._noise.set_state(state["noise"])
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 def randomness(seed: int | None = None) -> SecureRandomness | SeededRandomness:

@@ -22,11 +22,11 @@ class PoissonSampler:
     rate/q. That costs about two coins for each unit drawn.
     """
 
-    def __init__(self, rates: FloatArray, source: Randomness) -> None:
+    def __init__(self, rates: FloatArray) -> None:
         values = np.asarray(rates, dtype=np.float64)
         if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
             raise InvalidInput("rates must be a flat array of probabilities")
-        self._rates, self._source, self._size = values, source, values.size
+        self._rates = values
         taking_part = np.flatnonzero(values > 0)
         # log2 of a rate, rounded up: rates in (2^-(k+1), 2^-k] share class k.
         class_of = np.floor(-np.log2(values[taking_part])).astype(np.int64)
@@ -35,32 +35,33 @@ class PoissonSampler:
         members = [units for units in np.split(taking_part[order], starts[1:]) if units.size]
         self._classes = [(float(values[units].max()), units) for units in members]
 
-    def draw(self) -> IntArray:
+    def draw(self, source: Randomness) -> IntArray:
         """The units of one step, ascending."""
-        parts = [self._from_class(rate, units) for rate, units in self._classes]
+        parts = [self._from_class(rate, units, source) for rate, units in self._classes]
         if not parts:
             return np.empty(0, dtype=np.int64)
         return np.sort(np.concatenate(parts))
 
-    def _from_class(self, largest: float, units: IntArray) -> IntArray:
+    def _from_class(self, largest: float, units: IntArray, source: Randomness) -> IntArray:
         if largest >= _DIRECT:
             # A uniform in (0, 1] that is a multiple of 2^-53 is at most q with probability q, rounded down to one.
-            return units[self._source.uniform(units.size) <= self._rates[units]]
-        candidates = units[self._skip(largest, units.size)]
-        keep = self._source.uniform(candidates.size) * largest <= self._rates[candidates]
+            return units[source.uniform(units.size) <= self._rates[units]]
+        candidates = units[_skip(largest, units.size, source)]
+        keep = source.uniform(candidates.size) * largest <= self._rates[candidates]
         return candidates[keep]
 
-    def _skip(self, rate: float, size: int) -> IntArray:
-        """Where a coin with this rate falls among ``size`` places."""
-        log_miss = np.log1p(-rate)
-        places: list[IntArray] = []
-        position = -1
-        while position < size:
-            expected = (size - position) * rate
-            count = int(expected + 4 * np.sqrt(expected) + 8)
-            gaps = np.log(self._source.uniform(count)) / log_miss
-            # A gap beyond the end is cut before it becomes an integer, which it may not fit.
-            at = position + np.cumsum(np.minimum(gaps, size).astype(np.int64) + 1)
-            places.append(at[at < size])
-            position = int(at[-1])
-        return np.concatenate(places)
+
+def _skip(rate: float, size: int, source: Randomness) -> IntArray:
+    """Where a coin with this rate falls among ``size`` places."""
+    log_miss = np.log1p(-rate)
+    places: list[IntArray] = []
+    position = -1
+    while position < size:
+        expected = (size - position) * rate
+        count = int(expected + 4 * np.sqrt(expected) + 8)
+        gaps = np.log(source.uniform(count)) / log_miss
+        # A gap beyond the end is cut before it becomes an integer, which it may not fit.
+        at = position + np.cumsum(np.minimum(gaps, size).astype(np.int64) + 1)
+        places.append(at[at < size])
+        position = int(at[-1])
+    return np.concatenate(places)

@@ -62,12 +62,15 @@ class Quiet:
     def uniform(self, count: int) -> np.ndarray:
         return np.full(count, self._coins)
 
-    def normal(self, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.zeros(count, dtype=dtype)
+    def normal(self, count: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Tensor:
+        return torch.zeros(count, dtype=dtype, device=device)
+
+    def for_step(self, step: int, rank: int = 0) -> "Quiet":
+        return self
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = 1e-9) -> None:
-    monkeypatch.setattr("privypurse.training.private.randomness", lambda seed: Quiet(coins))
+    monkeypatch.setattr("privypurse.training.run.randomness", lambda seed: Quiet(coins))
 
 
 def by_hand(model: nn.Module, dataset: TensorDataset, owner: np.ndarray, clip: np.ndarray) -> list[Tensor]:
@@ -135,8 +138,8 @@ def test_padding_weighs_nothing(monkeypatch: pytest.MonkeyPatch, person: object)
     _, plain = train(plan, dataset, network())
     made = Draws
 
-    def wider(plan: pp.Plan, source: object, most: object, each: object, multiple: int) -> Draws:
-        return made(plan, source, most, each, 64)
+    def wider(run: object, most: object, each: object, multiple: int) -> Draws:
+        return made(run, most, each, 64)
 
     monkeypatch.setattr("privypurse.training.private.Draws", wider)
     _, padded = train(plan, dataset, network())
@@ -265,8 +268,8 @@ def test_a_map_style_dataset_with_workers_keeps_its_numbers() -> None:
     for x, y in loader:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
-        drawn = model._run._batch.records
-        if model._run._batch.units.size:
+        drawn = model._attendance._batch.records
+        if model._attendance._batch.units.size:
             np.testing.assert_array_equal(x[:, 0].numpy(), drawn)
         optimizer.step()
 

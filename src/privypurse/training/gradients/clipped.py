@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.registry import Call
@@ -60,11 +62,20 @@ def _materialised_squares(calls: list[tuple[Call, str]], owner: Tensor | None, u
             for begin in range(0, records, chunk)
         ]
         return torch.cat(parts)
-    order = torch.argsort(owner, stable=True)
     assert units is not None
-    full = _added(calls, slice(None))[order].flatten(1)
-    sums = torch.zeros((units, full.shape[1]), dtype=full.dtype, device=full.device)
-    return sums.index_add_(0, owner[order], full).square().sum(dim=1)
+    # A unit's records lie together, so a chunk of units is a run of records.
+    counts = torch.bincount(owner, minlength=units).tolist()
+    parts, begin, unit = [], 0, 0
+    while unit < units:
+        last, end = unit, begin
+        while last < units and (last == unit or (end - begin + counts[last]) * size <= _MATERIALISED):
+            end += counts[last]
+            last += 1
+        full = _added(calls, slice(begin, end)).flatten(1)
+        sums = torch.zeros((last - unit, size), dtype=full.dtype, device=full.device)
+        parts.append(sums.index_add_(0, owner[begin:end] - unit, full).square().sum(dim=1))
+        begin, unit = end, last
+    return torch.cat(parts)
 
 
 def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:
@@ -87,31 +98,39 @@ def summed(tape: Tape, factors: Tensor, norms: Tensor) -> dict[str, Tensor]:
     """Σ factor · gradient over records, by parameter name. Records whose norm is not finite are left out."""
     out: dict[str, Tensor] = {}
     wild = ~torch.isfinite(norms)
-    if bool(wild.any()):
-        for call in tape.finished():
-            _silence(call, wild)
+    # On a CPU looking costs nothing; a GPU would have to wait for the answer, and a captured graph cannot.
+    silence = wild.is_cuda or bool(wild.any())
     for call in tape.finished():
-        for local, value in call.rule.weighted_sum(call, factors).items():
+        heard = _silenced(call, wild) if silence else call
+        for local, value in call.rule.weighted_sum(heard, factors).items():
             name = call.names[local]
             out[name] = value if name not in out else out[name] + value
     return out
 
 
-def _silence(call: Call, wild: Tensor) -> None:
-    """Put zeros where these records stand: 0 · ∞ is not 0."""
+def _silenced(call: Call, wild: Tensor) -> Call:
+    """The call with zeros where these records stand: 0 · ∞ is not 0."""
 
     def quiet(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == wild.shape:
             return value.masked_fill(wild.reshape(-1, *[1] * (value.dim() - 1)), 0.0)
         return value
 
-    call.kept = {}  # made from what was there before
-    call.inputs = tuple(quiet(value) for value in call.inputs)
-    call.gradient = quiet(call.gradient)
+    kept = {name: quiet(value.reshape(wild.shape[0], -1)) for name, value in call.kept.items()}
+    call.kept = {}
+    return replace(call, inputs=tuple(map(quiet, call.inputs)), gradient=quiet(call.gradient), kept=kept)
 
 
-def _run(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], x: Any, y: Any) -> Tape:
-    recorder, tape = Recorder(model), Tape()
+Loss = Callable[[Any, Any], Tensor]
+"""loss_fn(output, y): one loss for each record, which depends on no other record."""
+
+
+def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, look: bool = True) -> tuple[Tape, Tensor]:
+    """One forward and one backward pass: the tape, and the losses. A loss that mixes records is refused.
+
+    Without ``look`` it is not looked at again: for a loop that has looked before.
+    """
+    tape = Tape()
     output = recorder.forward(tape, *(x if isinstance(x, tuple) else (x,)))
     losses = loss_fn(output, y)
     records = (x[0] if isinstance(x, tuple) else x).shape[0]
@@ -120,27 +139,50 @@ def _run(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], x: Any, y: Any
             f"loss_fn must give one loss for each of the {records} records; it gave shape {tuple(losses.shape)}. "
             'Use reduction="none" and sum over everything but the first dimension'
         )
+    if look:
+        _refuse_mixing(loss_fn, output, y, losses.detach())
     torch.autograd.backward(losses.sum())
-    return tape
+    return tape, losses.detach()
 
 
-def per_record_norms(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], x: Any, y: Any) -> Tensor:
+def _refuse_mixing(loss_fn: Loss, output: Any, y: Any, losses: Tensor) -> None:
+    """Raise if a few records have another loss among themselves than they had in the whole batch (rule 12)."""
+    records = losses.shape[0]
+    few = min(8, records // 2)
+    if few == 0:
+        return
+
+    def some(value: Any) -> Any:
+        mine = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == records
+        return value.detach()[:few] if mine else value
+
+    with torch.no_grad():
+        alone = loss_fn(tree_map(some, output), tree_map(some, y))
+    bits = max(torch.finfo(losses.dtype).eps, torch.finfo(alone.dtype).eps)
+    if not torch.allclose(alone.to(losses.dtype), losses[:few], rtol=1000 * bits, atol=1000 * bits, equal_nan=True):
+        raise InvalidInput(
+            "the loss of a record changes with the other records in the batch, so clipping would bound nothing "
+            "(rule 12); loss_fn must compute each record's loss from its own output and label alone"
+        )
+
+
+def per_record_norms(model: nn.Module, loss_fn: Loss, x: Any, y: Any) -> Tensor:
     """The gradient norm of every record's loss with respect to all trainable parameters: float[B].
 
     ``loss_fn(output, y)`` gives one loss a record. No parameter's ``.grad`` is touched.
     """
-    return norms(_run(model, loss_fn, x, y))
+    return norms(recorded(Recorder(model), loss_fn, x, y)[0])
 
 
 def clipped_sum(
-    model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], x: Any, y: Any, clip_norms: Tensor | float
+    model: nn.Module, loss_fn: Loss, x: Any, y: Any, clip_norms: Tensor | float
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Σᵢ gᵢ · min(1, cᵢ/‖gᵢ‖) by parameter name, and the norms ‖gᵢ‖.
 
     Guarantee: no record contributes more than its clip norm (in float64 too: factors leave a margin), and a record
     whose gradient is not finite contributes nothing.
     """
-    tape = _run(model, loss_fn, x, y)
+    tape, _ = recorded(Recorder(model), loss_fn, x, y)
     found = norms(tape)
     limits = torch.as_tensor(clip_norms, dtype=found.dtype, device=found.device).expand_as(found)
     return summed(tape, clip_factors(found, limits), found), found

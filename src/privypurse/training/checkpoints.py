@@ -1,0 +1,105 @@
+"""Checkpoints of a run: everything it needs to go on, written so that a crash leaves the old one or the new one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from privypurse.errors import InvalidInput
+from privypurse.training.run import PrivateRun
+
+_VERSION = 1
+_SECONDS = 60.0
+
+
+class Checkpoints:
+    """Saves a run into a folder and brings it back.
+
+    A file holds the model, the optimizer, the scheduler and the steps taken. It holds the state of no generator,
+    unless the run is seeded: whoever knew the state could take the noise off again (rule 10).
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        every: int | None,
+        run: PrivateRun,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+    ) -> None:
+        """Without a folder nothing is saved."""
+        self._folder, self._every, self._run = folder, every, run
+        self._parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        if scheduler is not None:
+            self._parts["scheduler"] = scheduler
+        self._written = time.monotonic()
+
+    @property
+    def _path(self) -> Path:
+        assert self._folder is not None
+        return self._folder / "checkpoint.pt"
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint, if there is one."""
+        if self._folder is None or not self._path.exists():
+            return
+        try:
+            state = torch.load(self._path, map_location=self._run.device, weights_only=True)
+        except Exception as error:
+            raise InvalidInput(f"{self._path} cannot be read as a checkpoint: {error}") from None
+        if not isinstance(state, dict) or state.get("version") != _VERSION:
+            raise InvalidInput(f"{self._path} is not a checkpoint of this release")
+        if set(self._parts) != set(state["parts"]):
+            raise InvalidInput(
+                f"{self._path} holds {', '.join(state['parts'])}; the run has {', '.join(self._parts)}"
+            )
+        self._run.load_state_dict(state["run"])
+        for name, part in self._parts.items():
+            part.load_state_dict(state["parts"][name])
+        if state["generators"] is not None:
+            torch.set_rng_state(state["generators"]["cpu"].cpu())
+            if self._run.device.type == "cuda":
+                torch.cuda.set_rng_state(state["generators"]["cuda"].cpu(), self._run.device)
+
+    def after_step(self) -> None:
+        """Save if it is time."""
+        if self._folder is None:
+            return
+        if self._every is not None:
+            due = self._run.steps_taken % self._every == 0
+        else:
+            due = time.monotonic() - self._written > _SECONDS
+        if due:
+            self.write()
+
+    def write(self) -> None:
+        """Save now."""
+        if self._folder is None or not self._run.processes.first:
+            return
+        state = {
+            "version": _VERSION,
+            "run": self._run.state_dict(),
+            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+            "generators": self._generators(),
+        }
+        beside = self._path.with_suffix(".new")
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, self._path)
+        self._written = time.monotonic()
+
+    def _generators(self) -> dict[str, Any] | None:
+        """Of torch's own generators, for layers such as dropout, in a seeded run only."""
+        if self._run.source.secure:
+            return None
+        device = self._run.device
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return {"cpu": torch.get_rng_state(), "cuda": cuda}

@@ -1,0 +1,162 @@
+"""train: the whole loop in one call, with a bar, checkpoints, and on a GPU one captured graph a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+from privypurse.errors import InvalidInput
+from privypurse.plans import Plan
+from privypurse.training.checkpoints import Checkpoints
+from privypurse.training.gradients import recorded
+from privypurse.training.gradients.clipped import Loss
+from privypurse.training.loader import Batch, Draws, PrivateLoader
+from privypurse.training.on_device import OnDevice, static_size
+from privypurse.training.private import check
+from privypurse.training.processes import unwrapped
+from privypurse.training.progress import shown
+from privypurse.training.run import PrivateRun
+
+_LOOKS = 2.0  # times a second that the bar asks for the loss: on a GPU asking means waiting
+
+
+class Scheduler(Protocol):
+    """A learning-rate scheduler of torch."""
+
+    def step(self) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a call of ``train`` did."""
+
+    steps: int
+    """Steps of the plan that are taken now, those of earlier calls included."""
+    seconds: float
+    how: str
+    """The path that was taken: "captured" (a CUDA graph on data that stays on the device) or "eager"."""
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    dataset: Dataset[Any],
+    plan: Plan,
+    loss_fn: Loss,
+    *,
+    scheduler: Scheduler | None = None,
+    max_physical_batch: int | None = None,
+    max_records_per_person: int | None = None,
+    num_workers: int = 0,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    steps: int | None = None,
+    capture: bool | None = None,
+    progress: bool = False,
+    seed: int | None = None,
+) -> Trained:
+    """Train the model by the plan, all its steps, or up to ``steps`` of them.
+
+    ``dataset`` gives (input, label), or several inputs and a label, in the plan's order; ``loss_fn(output, label)``
+    gives one loss for each record. The model is trained where it lies, in place.
+
+    ``checkpoint`` is a folder: the run is saved there every ``checkpoint_every`` steps (default: about once a minute)
+    and at the end, and goes on from there when it is called again. Its journal counts every step before it is taken,
+    so a run that was killed never counts fewer steps than it released; with a seed it ends as if it had not been.
+
+    On a GPU a ``TensorDataset`` whose people have one record each is kept on the device and each step is one captured
+    CUDA graph over a batch of static shape (``capture=False`` turns that off). Larger draws take several.
+
+    Guarantee: that of `make_private`; it is the same code.
+    """
+    check(
+        dataset,
+        plan,
+        max_physical_batch=max_physical_batch,
+        max_records_per_person=max_records_per_person,
+        checkpoint_every=checkpoint_every,
+        steps=steps,
+    )
+    bare = unwrapped(model)
+    folder = None if checkpoint is None else Path(checkpoint)
+    run = PrivateRun(plan, bare, optimizer, seed, None if folder is None else folder / "steps")
+    begun = time.perf_counter()
+    before = bare.training
+    try:
+        saved = Checkpoints(folder, checkpoint_every, run, bare, optimizer, scheduler)
+        saved.resume()
+        bare.train()
+        can = _can_capture(run, dataset)
+        if capture and not can:
+            raise InvalidInput(
+                "capture=True needs the model on a GPU, a TensorDataset, and a plan in which each record is a person"
+            )
+        captured = can if capture is None else capture
+        if captured:
+            draws = Draws(run, max_physical_batch or static_size(plan), max_records_per_person)
+            batches = OnDevice(run, dataset, loss_fn).steps(draws)  # type: ignore[arg-type]
+        else:
+            batches = _eager(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers)
+        with shown(plan, progress and run.processes.first) as bar:
+            bar.update(run.steps_taken)
+            looked = 0.0
+            goal = plan.steps if steps is None else min(steps, plan.steps)
+            while run.steps_taken < goal:
+                loss = next(batches)
+                run.release()
+                optimizer.step()
+                if scheduler is not None:
+                    scheduler.step()
+                saved.after_step()
+                now = time.perf_counter()
+                if progress and (now - looked > 1 / _LOOKS or run.steps_taken == goal):
+                    bar.update(run.steps_taken, float(loss))
+                    looked = now
+        saved.write()
+    finally:
+        bare.train(before)
+        run.close()
+    return Trained(run.steps_taken, time.perf_counter() - begun, "captured" if captured else "eager")
+
+
+def _can_capture(run: PrivateRun, dataset: Dataset[Any]) -> bool:
+    if run.device.type != "cuda" or run.plan.owner is not None or not isinstance(dataset, TensorDataset):
+        return False
+    size = sum(tensor.nbytes for tensor in dataset.tensors if tensor.device != run.device)
+    return size < 0.5 * torch.cuda.mem_get_info(run.device)[0]
+
+
+def _eager(
+    run: PrivateRun,
+    dataset: Dataset[Any],
+    loss_fn: Loss,
+    max_physical_batch: int | None,
+    max_records_per_person: int | None,
+    workers: int,
+) -> Iterator[Tensor]:
+    """Adds one step's clipped gradients to the run at each turn; gives the mean loss of its last batch."""
+    drawn: list[Batch] = []
+    draws = Draws(run, max_physical_batch, max_records_per_person)
+    run.clear()
+    for number, data in enumerate(PrivateLoader(dataset, draws, drawn.append, workers)):
+        batch = drawn.pop()
+        *inputs, label = _moved(data, run.device)
+        tape, losses = recorded(run.recorder, loss_fn, tuple(inputs), label, look=number < 2)
+        run.add(tape, *batch.limits(run))
+        if batch.last:
+            yield losses[: batch.real].mean()
+
+
+def _moved(data: Any, device: torch.device) -> list[Any]:
+    if not isinstance(data, list | tuple) or len(data) < 2:
+        raise InvalidInput("the dataset must give (input, label), or several inputs and then a label")
+    return [value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in data]

@@ -1,0 +1,70 @@
+"""Training across processes: who this one is, and how their sums become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from privypurse.arrays import FloatArray
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of one run, as torchrun started them; alone without it.
+
+    They trust each other: sums travel between them before they are noisy in total.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def found(cls) -> Processes:
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls()
+
+    @property
+    def first(self) -> bool:
+        """One process counts the steps, adds the noise and writes the files."""
+        return self.rank == 0
+
+    def share(self, rates: FloatArray) -> FloatArray:
+        """The rates of the units that this process draws: each unit, whole, belongs to one process."""
+        mine = np.arange(rates.size) % self.size == self.rank
+        return np.where(mine, rates, 0.0)
+
+    def agree(self, parameters: Iterable[Tensor]) -> None:
+        """Start everywhere from the first process's values."""
+        if self.size > 1:
+            for parameter in parameters:
+                dist.broadcast(parameter.data, src=0)
+
+    def total(self, values: Tensor) -> None:
+        """Add up over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+
+    def same(self, number: int) -> int:
+        """The first process's number."""
+        if self.size == 1:
+            return number
+        box = [number]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of torch.compile or DistributedDataParallel; neither's own backward pass is used here."""
+    while True:
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+            model = model._orig_mod
+        else:
+            return model

@@ -1,0 +1,74 @@
+"""A bar for long runs: the step, the loss, and what each level has spent so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from privypurse.accounting import accountant_named
+from privypurse.plans import Plan
+
+_MARKS = 20  # ε is computed at so many points of a run: each costs a certification
+_MOST_LEVELS = 4
+
+
+class Bar:
+    """Shows nothing; the bar when nobody looks."""
+
+    def update(self, steps: int, loss: float | None = None) -> None:
+        """``steps`` are taken. The loss of the last batch is sensitive: for the operator's eyes only (rule 6)."""
+
+
+class _RichBar(Bar):
+    def __init__(self, plan: Plan) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._plan, self._mark, self._spent = plan, -1, ""
+        taking_part = np.flatnonzero(plan.levels.rate > 0)
+        count = min(_MOST_LEVELS, taking_part.size)
+        self._levels = taking_part[np.linspace(0, taking_part.size - 1, count).astype(int)].tolist()
+        self._loss = ""
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+        )
+        self._task = self._progress.add_task("training", total=plan.steps, figures="")
+
+    def update(self, steps: int, loss: float | None = None) -> None:
+        if loss is not None:
+            self._loss = f"loss {loss:.3f}  "
+        # Rounded up to the next mark: what is shown is at least what was spent.
+        mark = -(-steps * _MARKS // self._plan.steps)
+        if mark != self._mark:
+            self._mark, self._spent = mark, self._spent_at(-(-mark * self._plan.steps // _MARKS))
+        self._progress.update(self._task, completed=steps, figures=self._loss + self._spent)
+
+    def _spent_at(self, steps: int) -> str:
+        releases, delta = self._plan.releases(min(max(steps, 1), self._plan.steps)), self._plan.levels.delta
+        accountant = accountant_named(self._plan.accountant)
+        spent = accountant.epsilons([releases[k] for k in self._levels], delta[self._levels])
+        return "ε ≤ " + "  ".join(
+            f"{used:.2f}/{self._plan.levels.epsilon[k]:g}" for k, used in zip(self._levels, spent, strict=True)
+        )
+
+    def __enter__(self) -> _RichBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+@contextmanager
+def shown(plan: Plan, wanted: bool) -> Iterator[Bar]:
+    """A bar while the work goes on, if wanted."""
+    if not wanted:
+        yield Bar()
+        return
+    with _RichBar(plan) as bar:
+        yield bar

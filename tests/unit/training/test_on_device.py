@@ -1,0 +1,152 @@
+"""The fast path on a GPU: the same steps as eager ones, fresh noise at every replay, ChaCha20 as in RFC 8439."""
+
+import math
+import struct
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+import privypurse as pp
+from privypurse.training.on_device import static_size
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning"),
+]
+LOSS = partial(F.cross_entropy, reduction="none")
+STRICT = 1e-6
+
+
+def data(n: int = 300) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 1, 12, 12, generator=generator)
+    return TensorDataset(x, torch.randint(0, 3, (n,), generator=generator))
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(1, 4, 3, stride=2), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(100, 3)]
+    return nn.Sequential(*layers).cuda()
+
+
+def planned(n: int = 300, steps: int = 30, batch_size: int = 40, **options: object) -> pp.Plan:
+    budgets = pp.Budgets(np.where(np.arange(n) % 3 == 0, 1.0, 3.0), delta=1e-5)
+    return pp.plan(budgets, "scale", steps=steps, batch_size=batch_size, accountant="rdp", **options)
+
+
+def trained(plan: pp.Plan, dataset: TensorDataset, **options: object) -> tuple[nn.Module, object]:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    return model, pp.train(model, optimizer, dataset, plan, LOSS, scheduler=schedule, **options)
+
+
+@pytest.mark.parametrize("physical", [None, 16])
+def test_captured_steps_are_the_eager_steps(physical: int | None) -> None:
+    """With one seed; a static shape of 16 splits most draws of 40 over several replays, and loses nobody."""
+    plan, dataset = planned(), data()
+    fast, how = trained(plan, dataset, seed=5, max_physical_batch=physical)
+    slow, _ = trained(plan, dataset, seed=5, capture=False)
+    assert how.how == "captured"
+    assert how.steps == plan.steps
+    for one, other in zip(fast.parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_the_static_shape_comes_from_public_numbers_only() -> None:
+    few, many = planned(300, batch_size=40), planned(30_000, batch_size=40)
+    assert static_size(few) == static_size(many) >= 40 + 6 * math.sqrt(40)
+
+
+def test_a_wild_record_is_silent_in_a_graph() -> None:
+    dataset, plan = data(), planned()
+    dataset.tensors[0][::7] = math.inf
+    dataset.tensors[0][0] = math.nan  # also what stands in for nobody
+    model, _ = trained(plan, dataset, seed=1)
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_every_replay_draws_fresh_noise() -> None:
+    """A model whose gradient is zero moves by noise alone: no two steps alike, and of the planned deviation."""
+    n, steps = 64, 200
+    plan = planned(n, steps=steps, batch_size=8)
+    dataset = TensorDataset(torch.zeros(n, 500), torch.zeros(n, dtype=torch.int64))
+    layer = nn.Linear(500, 2, bias=False).cuda()
+    moves = []
+
+    class Watch(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:
+            moves.append(layer.weight.grad.flatten().cpu())
+            super().step()
+
+    how = pp.train(layer, Watch(layer.parameters(), lr=0.1), dataset, plan, LOSS)
+    assert how.how == "captured"
+    noise = torch.stack(moves).double().numpy() * plan.batch_size / (plan.noise_multiplier * plan.clip_norm)
+    assert stats.kstest(noise.ravel(), "norm").pvalue > STRICT
+    assert stats.kstest(noise.ravel() * 1.05, "norm").pvalue < STRICT
+    alike = np.corrcoef(noise) - np.eye(steps)
+    assert np.abs(alike).max() < 6.5 / math.sqrt(1000)
+    repeated = np.corrcoef(np.vstack([noise, noise[:1]]))  # a replay that repeats its noise is caught
+    assert repeated[0, -1] > 0.99
+
+
+def chacha_block(key: list[int], counter: int, nonce: list[int]) -> list[int]:
+    """RFC 8439, section 2.3, one word at a time."""
+    state = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574, *key, counter & 0xFFFFFFFF, counter >> 32, *nonce]
+    x = list(state)
+
+    def quarter(a: int, b: int, c: int, d: int) -> None:
+        for target, other, third, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            x[target] = (x[target] + x[other]) & 0xFFFFFFFF
+            mixed = x[third] ^ x[target]
+            x[third] = ((mixed << turn) | (mixed >> (32 - turn))) & 0xFFFFFFFF
+
+    for _ in range(10):
+        for k in range(4):
+            quarter(k, 4 + k, 8 + k, 12 + k)
+        for k in range(4):
+            quarter(k, 4 + (k + 1) % 4, 8 + (k + 2) % 4, 12 + (k + 3) % 4)
+    return [(a + b) & 0xFFFFFFFF for a, b in zip(x, state, strict=True)]
+
+
+def test_the_key_stream_is_chacha20() -> None:
+    from privypurse.training.chacha import ChaChaNormals
+
+    # The RFC's example: key 00 01 … 1f, counter 1, nonce 09000000 4a000000 00000000.
+    key = struct.unpack("<8I", bytes(range(32)))
+    rfc = chacha_block(list(key), 1 | 0x09000000 << 32, [0x4A000000, 0])
+    assert rfc[:4] == [0xE4E7F110, 0x15593BD1, 0x1FDD0F50, 0xC47120A3]
+    nonce = struct.pack("<2I", 0x4A000000, 7)
+    stream = ChaChaNormals(torch.device("cuda"), bytes(range(32)) + nonce)
+    expected = [word for counter in range(8) for word in chacha_block(list(key), counter, [0x4A000000, 7])]
+    found = torch.cat([stream.words(4), stream.words(4)]).cpu().numpy().view(np.uint32)
+    assert found.tolist() == expected
+    stream._counter.fill_((1 << 32) - 2)  # over the end of the low word
+    expected = [w for c in range((1 << 32) - 2, (1 << 32) + 2) for w in chacha_block(list(key), c, [0x4A000000, 7])]
+    assert stream.words(4).cpu().numpy().view(np.uint32).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_on_the_device_is_standard_normal(dtype: torch.dtype) -> None:
+    from privypurse.training.randomness import SecureRandomness
+
+    source = SecureRandomness()
+    draws = source.normal(400_003, dtype, "cuda")
+    assert draws.is_cuda
+    assert not torch.equal(draws, source.normal(400_003, dtype, "cuda"))
+    values = draws.double().cpu().numpy()
+    assert stats.kstest(values, "norm").pvalue > STRICT
+    assert stats.kstest(values * 1.05, "norm").pvalue < STRICT
+    assert stats.kstest(values + 0.02, "norm").pvalue < STRICT
+    eighths = values[:400_000].reshape(8, -1)
+    alike = np.abs(np.corrcoef(np.vstack([eighths, eighths**2])) - np.eye(16))
+    assert alike.max() < 6 / math.sqrt(50_000)
+    many = source.normal(8_000_000, torch.float32, "cuda").abs()
+    beyond = int((many > 4).sum())
+    assert stats.binomtest(beyond, 8_000_000, float(2 * stats.norm.sf(4))).pvalue > STRICT
