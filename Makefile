@@ -15,14 +15,14 @@ $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
-	$(PIP) -e .
+	$(PIP) -e '.[training]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.run
 
-demo: $(VENV)/.run  ## plan private training for 48,842 real people with three consent levels
+demo: $(VENV)/.run  ## train on 32,561 real people with three consent levels, and compare
 	$(BIN)/privypurse demo
 
 test: lint types $(VENV)/.dev  ## lint, types and tests

@@ -1,23 +1,28 @@
 """Cost of private gradients: python -m benchmarks.training [--device cuda]
 
-Plain is forward and backward without privacy. Beside it, at the same batch and precision: our clipped sum, and Opacus
-by hooks and by ghost clipping. Each runs in a process of its own; time is the median of several steps, memory the
-peak above what was there before the steps (on a GPU the allocator's, on a CPU the process's).
+Plain is forward and backward without privacy. Beside it, at the same batch and in torch's default precision: our
+clipped sum, and Opacus by hooks and by ghost clipping; on a GPU also plain and ours as CUDA graphs. Each runs in a
+process of its own; time is the median of several steps, first of the gradients alone, then with noise and optimizer
+step; memory is the peak above model and data (on a GPU the allocator's, on a CPU the process's).
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
 import platform
 import resource
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -27,9 +32,12 @@ from torch.nn import functional as F
 import privypurse as pp
 from benchmarks.mnist import TramerBoneh
 from benchmarks.plan import alone
+from privypurse.training.gradients import recorded
+from privypurse.training.run import PrivateRun
 
 Step = Callable[[], Any]
-CLIP = 1.0
+CLIP, LEARNING_RATE = 1.0, 1e-3
+LOSS = partial(F.cross_entropy, reduction="none")
 
 
 class Transformer(nn.Module):
@@ -93,58 +101,129 @@ def case(name: str, batch: int, device: str) -> tuple[nn.Module, Tensor, Tensor]
     return model.to(device), x.to(device), torch.randint(0, classes, (batch,)).to(device)
 
 
-def plain(model: nn.Module, x: Tensor, y: Tensor) -> Step:
-    def step() -> None:
-        model.zero_grad()
+@dataclass(frozen=True)
+class Mode:
+    """One way to train: a step's gradients, and what follows (noise, where there is any, and the optimizer)."""
+
+    gradients: Step
+    update: Step
+
+
+def plain(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+    def gradients() -> None:
+        optimizer.zero_grad()
         torch.autograd.backward(F.cross_entropy(model(x), y))
 
-    return step
+    return Mode(gradients, optimizer.step)
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor) -> Step:
-    return lambda: pp.clipped_sum(model, lambda out, y: F.cross_entropy(out, y, reduction="none"), x, y, CLIP)
+def _run(model: nn.Module, records: int) -> tuple[PrivateRun, torch.optim.Optimizer]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    budgets = pp.Budgets(np.full(records, 8.0), delta=1e-5)
+    plan = pp.plan(budgets, "uniform", steps=1000, batch_size=records // 2, clip_norm=CLIP, accountant="rdp")
+    return PrivateRun(plan, model, optimizer), optimizer
 
 
-def opacus_hooks(model: nn.Module, x: Tensor, y: Tensor) -> Step:
+def ours(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
+    """What pp.train does in a step, and the ordinary loop too."""
+    run, optimizer = _run(model, x.shape[0])
+    limits = torch.full((x.shape[0],), CLIP, device=x.device)
+
+    def gradients() -> None:
+        run.clear()
+        tape, _ = recorded(run.recorder, LOSS, (x,), y, look=False)
+        run.add(tape, limits)
+
+    def update() -> None:
+        run.release()
+        optimizer.step()
+
+    return Mode(gradients, update)
+
+
+def captured(made: Callable[[nn.Module, Tensor, Tensor], Mode]) -> Callable[[nn.Module, Tensor, Tensor], Mode]:
+    """The gradients of a mode as one CUDA graph."""
+
+    def make(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
+        mode = made(model, x, y)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                mode.gradients()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            mode.gradients()
+        return Mode(graph.replay, mode.update)
+
+    return make
+
+
+def opacus_hooks(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
     from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
 
     wrapped = GradSampleModule(model)
-    parameters = list(wrapped.parameters())
+    inner = torch.optim.SGD(wrapped.parameters(), lr=LEARNING_RATE)
+    optimizer = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=x.shape[0])
 
-    def step() -> None:
-        wrapped.zero_grad()
+    def gradients() -> None:
+        optimizer.zero_grad()
         torch.autograd.backward(F.cross_entropy(wrapped(x), y))
-        each = [p.grad_sample for p in parameters]
-        norms = torch.stack([g.flatten(1).norm(dim=1) for g in each], dim=1).norm(dim=1)
-        factors = (CLIP / (norms + 1e-6)).clamp(max=1.0)
-        for p, g in zip(parameters, each, strict=True):
-            p.grad = torch.einsum("i,i...", factors, g)
-            p.grad_sample = None
+        optimizer.clip_and_accumulate()
 
-    return step
+    def update() -> None:
+        optimizer.add_noise()
+        optimizer.scale_grad()
+        inner.step()
+
+    return Mode(gradients, update)
 
 
-def opacus_ghost(model: nn.Module, x: Tensor, y: Tensor) -> Step:
+def opacus_ghost(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    from opacus.optimizers import DPOptimizerFastGradientClipping
 
     wrapped = GradSampleModuleFastGradientClipping(
         model, max_grad_norm=CLIP, use_ghost_clipping=True, loss_reduction="mean"
     )
+    inner = torch.optim.SGD(wrapped.parameters(), lr=LEARNING_RATE)
+    optimizer = DPOptimizerFastGradientClipping(
+        inner, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=x.shape[0]
+    )
 
-    def step() -> None:
-        wrapped.zero_grad()
+    def gradients() -> None:
+        optimizer.zero_grad()
         losses = F.cross_entropy(wrapped(x), y, reduction="none")
         torch.autograd.backward(losses.mean(), retain_graph=True)
         factors = wrapped.get_clipping_coef()
-        wrapped.zero_grad()
+        optimizer.zero_grad()
         wrapped.disable_hooks()
         torch.autograd.backward((factors * losses).sum())
         wrapped.enable_hooks()
 
-    return step
+    def update() -> None:
+        optimizer.accumulate()
+        optimizer.add_noise()
+        optimizer.scale_grad()
+        inner.step()
+
+    return Mode(gradients, update)
 
 
-MODES = {"plain": plain, "Privy Purse": ours, "Opacus hooks": opacus_hooks, "Opacus ghost": opacus_ghost}
+MODES: dict[str, dict[str, Callable[[nn.Module, Tensor, Tensor], Mode]]] = {
+    "cpu": {"plain": plain, "Privy Purse": ours, "Opacus hooks": opacus_hooks, "Opacus ghost": opacus_ghost},
+    "cuda": {
+        "plain": plain,
+        "Privy Purse": ours,
+        "Opacus hooks": opacus_hooks,
+        "Opacus ghost": opacus_ghost,
+        "plain, captured": captured(plain),
+        "Privy Purse, captured": captured(ours),
+    },
+}
 CASES = {
     "cpu": [("mlp", 512), ("cnn 26k", 512), ("cnn 550k", 256), ("transformer", 16)],
     "cuda": [("mlp", 4096), ("cnn 26k", 512), ("cnn 26k", 4096), ("cnn 550k", 4096), ("transformer", 64)],
@@ -155,36 +234,39 @@ def process_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(name: str, batch: int, mode: str, device: str, repeats: int) -> tuple[float, float] | str:
-    """Median seconds of a step and peak memory in GB above the start, or why it did not run."""
+def measure(name: str, batch: int, mode: str, device: str, repeats: int) -> tuple[float, float, float] | str:
+    """Median seconds of the gradients and of the whole step, and peak GB above model and data; or why not."""
     warnings.simplefilter("ignore")
     cuda = device == "cuda"
     try:
-        step = MODES[mode](*case(name, batch, device))
+        inputs = case(name, batch, device)
         gc.collect()
         before = torch.cuda.memory_allocated() if cuda else process_peak()
+        made = MODES[device][mode](*inputs)
+
+        def timed(*parts: Step) -> float:
+            times = []
+            for k in range(repeats + 2):
+                begun = time.perf_counter()
+                for part in parts:
+                    part()
+                if cuda:
+                    torch.cuda.synchronize()
+                if k >= 2:
+                    times.append(time.perf_counter() - begun)
+            return median(times)
+
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        times = []
-        for k in range(repeats + 2):
-            begun = time.perf_counter()
-            step()
-            if cuda:
-                torch.cuda.synchronize()
-            if k >= 2:
-                times.append(time.perf_counter() - begun)
-        peak = (
-            torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        )
-        return median(times), (peak - before) / 1e9
+        first = timed(made.gradients)
+        peak = torch.cuda.max_memory_allocated() if cuda else process_peak()
+        return first, timed(made.gradients, made.update), (peak - before) / 1e9
     except (RuntimeError, MemoryError, NotImplementedError) as error:
         return f"{type(error).__name__}: {error}"[:60]
 
 
 def sources(repeats: int = 9) -> list[tuple[str, float, str, float]]:
     """Milliseconds of a draw among a million rates and of 1.86 million normals, beside the ordinary way."""
-    import numpy as np
-
     from privypurse.training.randomness import SecureRandomness
     from privypurse.training.sampling import PoissonSampler
 
@@ -214,24 +296,29 @@ def sources(repeats: int = 9) -> list[tuple[str, float, str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=list(CASES), default="cpu")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", nargs="+", help="names of models")
     options = parser.parse_args()
-    console = Console(width=110)
-    console.print(f"Python {platform.python_version()}, torch {torch.__version__}, {options.device}", highlight=False)
-    table = Table("model", "batch", "how", "ms", "x plain", "GB", "x plain")
+    console = Console(width=120)
+    where = torch.cuda.get_device_name() if options.device == "cuda" else f"{os.cpu_count()} cores"
+    console.print(f"Python {platform.python_version()}, torch {torch.__version__}, {where}", highlight=False)
+    table = Table("model", "batch", "how", "ms", "x plain", "with noise and optimizer", "x plain", "GB", "x plain")
+    for column in table.columns[3:]:
+        column.justify = "right"
     for name, batch in CASES[options.device]:
         if options.only and name not in options.only:
             continue
-        base: tuple[float, float] | None = None
-        for mode in MODES:
+        base: tuple[float, ...] | None = None
+        for mode in MODES[options.device]:
             got = alone(measure, name, batch, mode, options.device, options.repeats)[0]
             if isinstance(got, str):
                 table.add_row(name, str(batch), mode, got)
                 continue
             base = base or got
-            ratio = (f"{got[0] / base[0]:.2f}", f"{got[1]:.3f}", f"{got[1] / max(base[1], 1e-9):.2f}")
-            table.add_row(name, str(batch), mode, f"{1000 * got[0]:.1f}", *ratio)
+            ratios = [f"{mine / max(plain, 1e-9):.2f}" for mine, plain in zip(got, base, strict=True)]
+            figures = (f"{1000 * got[0]:.1f}", f"{1000 * got[1]:.1f}", f"{got[2]:.3f}")
+            cells = [cell for pair in zip(figures, ratios, strict=True) for cell in pair]
+            table.add_row(name, str(batch), mode, *cells)
         table.add_section()
     console.print(table)
     for what, ours_ms, beside, theirs_ms in alone(sources)[0]:

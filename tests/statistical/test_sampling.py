@@ -68,6 +68,33 @@ def test_units_and_steps_are_independent(make: object) -> None:
     assert not spread[0] < np.full(1500, 200.0).var(ddof=1) / expected < spread[1]
 
 
+class Coins:
+    """Hits the first place at once, and decides with a given second coin whether it is kept."""
+
+    def __init__(self, second: float) -> None:
+        self._second = second
+
+    def uniform(self, count: int) -> np.ndarray:
+        return np.ones(count) if count > 1 else np.full(count, self._second)
+
+
+@pytest.mark.parametrize("rate", [1e-7, 3e-11, 2e-14])
+def test_no_rate_is_exceeded_by_the_grain_of_the_coins(rate: float) -> None:
+    """A place is hit when a uniform (a multiple of 2^-53) lies above 1 - rate; then a second coin decides."""
+    most = int(rate * 2**53) + 3
+    uniforms = 1.0 - np.arange(most - 6, most) * 2.0**-53
+    hit = np.floor(np.log(uniforms) / np.log1p(-rate)) == 0
+    hits = (most - 6 + int(hit.sum())) * 2.0**-53
+    sampler = PoissonSampler(np.array([rate]))
+    share = 1.0 - 2.0**-50 / rate
+    kept = [sampler._from_class(rate, np.array([0]), Coins(u)).size for u in (share * 0.99, share * 1.001)]
+    assert hits * share <= rate
+    assert hits * share >= rate - 2.0**-49
+    assert kept == [1, 0] or share * 1.001 > 1
+    # Coins of float32, which are multiples of 2^-24, overshoot a rate of 1e-7 by 19 %.
+    assert math.ceil(1e-7 * 2**24) * 2.0**-24 / 1e-7 == pytest.approx(1.19, abs=0.01)
+
+
 def test_nobody_is_drawn_twice_and_extremes_are_exact() -> None:
     rates = np.concatenate([np.ones(50), np.zeros(50), np.full(1000, 0.3)])
     for _ in range(20):

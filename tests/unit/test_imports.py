@@ -67,6 +67,8 @@ def complaints(module, imported):
         wrong |= {x for x in ours if inside(x, "privypurse.cli")}
         # Whoever imports the root imports everything: that is for users, and the command line is one.
         wrong |= ours & {"privypurse"}
+    if part not in ("privypurse.cli", "privypurse.runs"):
+        wrong |= {x for x in ours if inside(x, "privypurse.runs")}  # a whole run stands above everything it uses
     if part in {f"privypurse.{name}" for name in ("accounting", "budgets", "plans", "assignment")}:
         wrong |= {x for x in imported if x.split(".")[0] in HEAVY}
     return sorted(f"{module} imports {name}" for name in wrong)
@@ -115,6 +117,7 @@ PLANTED = {
     "plans of assignment": ("privypurse.plans", "from privypurse.assignment import plan"),
     "assignment of data": ("privypurse.assignment.sample", "from privypurse import datasets"),
     "the command line": ("privypurse.summaries", "from privypurse.cli import main"),
+    "a whole run": ("privypurse.summaries", "from privypurse.runs.config import RunConfig"),
     "torch": ("privypurse.accounting.pld", "import torch.nn as nn"),
     "pandas": ("privypurse.budgets", "try:\n    import pandas as pd\nexcept ImportError:\n    pd = None"),
     "opacus": ("privypurse.assignment.scale", "from opacus.accountants import RDPAccountant"),

@@ -47,7 +47,12 @@ class Checkpoints:
 
     def resume(self) -> None:
         """Go on from the last checkpoint, if there is one."""
-        if self._folder is None or not self._path.exists():
+        if self._folder is None:
+            return
+        here = self._path.exists()
+        if self._run.processes.same(int(here)) != here:
+            raise InvalidInput(f"{self._path} is not seen by all processes; put it where all of them can read it")
+        if not here:
             return
         try:
             state = torch.load(self._path, map_location=self._run.device, weights_only=True)

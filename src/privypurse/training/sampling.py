@@ -14,8 +14,8 @@ _DIRECT = 0.25  # from this rate on a coin for everybody costs no more than skip
 class PoissonSampler:
     """Draws units (persons, or records): each independently, with its own rate, anew at every step.
 
-    Guarantee: unit i is in a draw with probability rates[i] up to one unit in the last place of a float64, whatever
-    else was drawn, now or before (rule 3). A draw may be empty.
+    Guarantee: unit i is in a draw with probability at most rates[i], and at least rates[i] - 2^-49, whatever else was
+    drawn, now or before (rule 3). A draw may be empty.
 
     Units are put into classes whose rates lie within a factor of two. In a class with largest rate q one skips from
     success to success of a coin with rate q (gaps are geometric: ⌊log u / log(1-q)⌋), and keeps each with probability
@@ -47,7 +47,9 @@ class PoissonSampler:
             # A uniform in (0, 1] that is a multiple of 2^-53 is at most q with probability q, rounded down to one.
             return units[source.uniform(units.size) <= self._rates[units]]
         candidates = units[_skip(largest, units.size, source)]
-        keep = source.uniform(candidates.size) * largest <= self._rates[candidates]
+        # Uniforms are multiples of 2^-53, so a place is hit with ``largest`` up to 2^-52; taken off again here.
+        never_more = max(0.0, 1.0 - 2.0**-50 / largest)
+        keep = source.uniform(candidates.size) * largest <= self._rates[candidates] * never_more
         return candidates[keep]
 
 

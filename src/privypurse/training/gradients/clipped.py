@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,23 @@ Uses = dict[str, list[tuple[Call, str]]]
 """For each parameter of the model the calls that use it, and its name there."""
 
 
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Products of float32 as float32: no autocast, no TensorFloat-32, whatever the user's model runs in.
+
+    A norm that is a little too small would let a record past its clip norm by more than the margin (rule 12).
+    """
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
+
+
 def uses_of(tape: Tape) -> Uses:
     uses: Uses = defaultdict(list)
     for call in tape.finished():
@@ -36,6 +54,11 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
     uses = uses_of(tape)
     if not uses:
         raise InvalidInput("no gradient came back to any trainable layer; was loss.backward() called?")
+    with full_precision(tape.device):
+        return _norms(tape, uses, owner, units)
+
+
+def _norms(tape: Tape, uses: Uses, owner: Tensor | None, units: int | None) -> Tensor:
     apart = {name for name, calls in uses.items() if len(calls) > 1} if owner is None else set(uses)
     total: Tensor | None = None
     for call in tape.finished():
@@ -96,6 +119,11 @@ def clip_factors(norms: Tensor, clip_norms: Tensor) -> Tensor:
 
 def summed(tape: Tape, factors: Tensor, norms: Tensor) -> dict[str, Tensor]:
     """Σ factor · gradient over records, by parameter name. Records whose norm is not finite are left out."""
+    with full_precision(tape.device):
+        return _summed(tape, factors, norms)
+
+
+def _summed(tape: Tape, factors: Tensor, norms: Tensor) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     wild = ~torch.isfinite(norms)
     # On a CPU looking costs nothing; a GPU would have to wait for the answer, and a captured graph cannot.

@@ -43,6 +43,10 @@ class Tape:
 
     calls: list[Call] = field(default_factory=list)
 
+    @property
+    def device(self) -> torch.device:
+        return self.finished()[0].back.device
+
     def finished(self) -> list[Call]:
         """The calls through which a gradient came back."""
         return [call for call in self.calls if call.gradient is not None]
@@ -94,8 +98,21 @@ class Recorder:
     def forward(self, tape: Tape, *inputs: Any, **options: Any) -> Any:
         """The model's output, with its trainable layers on the tape and no weight gradient asked for."""
         detached = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        before = self._versions()
         with self.recording(tape):
-            return torch.func.functional_call(self.model, detached, inputs, options)
+            output = torch.func.functional_call(self.model, detached, inputs, options)
+        changed = [name for name, version in self._versions().items() if before.get(name) != version]
+        if changed:
+            raise InvalidInput(
+                f"the forward pass wrote into {', '.join(changed[:3])}: a layer that remembers records (running "
+                "statistics, a queue) lets them out without clipping and noise. Turn that off, e.g. "
+                "track_running_stats=False, or put the layer into evaluation mode"
+            )
+        return output
+
+    def _versions(self) -> dict[str, tuple[int, int]]:
+        """Of every buffer which tensor it is, and how often that was written to."""
+        return {name: (id(buffer), buffer._version) for name, buffer in self.model.named_buffers()}
 
 
 def _detached(value: Any) -> Any:

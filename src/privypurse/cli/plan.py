@@ -1,24 +1,19 @@
-"""The command line: privypurse plan · demo."""
+"""privypurse plan: from everyone's ε to a certified training plan."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import privypurse as pp
-from privypurse import datasets, planfile, preferences, summaries
+from privypurse import planfile
 from privypurse.assignment import METHODS, Exclude, Method
+from privypurse.cli.showing import as_it_is, bar, show_plan
 
-_PLAN_HELP = """\
+SHORT = "from everyone's ε to a certified training plan"
+LONG = """\
 Turn a table of people and their ε into a training plan in which nobody's ε is overdrawn.
 
 The table is a .csv or .parquet file with one row for each record. It holds either a column of budgets (--epsilon)
@@ -44,45 +39,7 @@ own ε alone, and ε protects presence and declared ε too.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if it went well, 2 if the input was wrong (with a message that says how to mend it)."""
-    options = _parser().parse_args(arguments)
-    console = Console()
-    try:
-        options.run(options, console)
-    except pp.PrivyPurseError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {_escaped(str(error))}", soft_wrap=True)
-        return 2
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="privypurse",
-        description="Everyone sets their own privacy budget ε; nobody's is overdrawn.",
-    )
-    parser.add_argument("--version", action="version", version=f"privypurse {pp.__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_plan(
-        commands.add_parser(
-            "plan",
-            help="from everyone's ε to a certified training plan",
-            description=_PLAN_HELP,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-    )
-    demo = commands.add_parser(
-        "demo",
-        help="plan training on 48,842 real people with three consent levels",
-        description="Plans private training on the Adult census data (UCI, CC BY 4.0), which ships with the package: "
-        "34 % of the people grant ε = 1, 43 % grant 2 and 23 % grant 3. Prints a table for each method.",
-    )
-    demo.add_argument("--accountant", choices=("pld", "rdp"), default="pld", help="who proves it (default: pld)")
-    demo.set_defaults(run=_demo)
-    return parser
-
-
-def _add_plan(command: argparse.ArgumentParser) -> None:
+def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("table", help="the .csv or .parquet file of people")
     who = command.add_argument_group("who holds what")
     who.add_argument("--epsilon", metavar="COLUMN", help='column of budgets (default: "epsilon")')
@@ -105,10 +62,9 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--out", default="plan.json", metavar="FILE", help="where to write the plan (default: plan.json)"
     )
-    command.set_defaults(run=_plan)
 
 
-def _plan(options: argparse.Namespace, console: Console) -> None:
+def run(options: argparse.Namespace, console: Console) -> None:
     _check_out(Path(options.out), Path(options.table))  # said before the work, not after it
     method: str | Method = options.method
     if options.threshold is not None:
@@ -123,7 +79,7 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         delta=options.delta,
         person=options.person,
     )
-    with _progress(console) as progress:
+    with bar(console, "certifying") as progress:
         plan = pp.plan(
             budgets,
             method,
@@ -135,9 +91,9 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
             progress=progress,
         )
         plan.spent_by_level(progress=progress)
-    _show(plan, console)
+    show_plan(plan, console)
     plan.save(options.out)
-    console.print(f"written to {_escaped(options.out)}", highlight=False)
+    console.print(f"written to {as_it_is(options.out)}", highlight=False)
 
 
 def _check_out(out: Path, table: Path) -> None:
@@ -147,63 +103,6 @@ def _check_out(out: Path, table: Path) -> None:
         raise pp.InvalidInput(f"--out {out} is the table itself and would be overwritten; name another file")
     if out.exists() and planfile.FORMAT.encode() not in out.read_bytes()[:200]:
         raise pp.InvalidInput(f"--out {out} exists and is no plan; name another file, or remove it first")
-
-
-def _demo(options: argparse.Namespace, console: Console) -> None:
-    people = datasets.adult().people
-    epsilon = preferences.levels(people, (1.0, 2.0, 3.0), (0.34, 0.43, 0.23), np.random.default_rng(0))
-    budgets = pp.Budgets(epsilon, delta=1e-5)
-    console.print(
-        f"[bold]{people:,} people of the 1994 census[/] (Adult; Becker & Kohavi 1996, UCI, CC BY 4.0), each with a "
-        "privacy budget of their own.\nThree plans for 2,000 steps of 512 people; less noise means a better model.\n"
-    )
-    for method in ("uniform", "sample", "scale"):
-        with _progress(console) as progress:
-            plan = pp.plan(
-                budgets, method, steps=2000, batch_size=512, accountant=options.accountant, progress=progress
-            )
-        _show(plan, console)
-        console.print()
-
-
-def _show(plan: pp.Plan, console: Console) -> None:
-    """The table by level, with what holds for all above it and what is promised below."""
-    table = Table(title=f"plan: {plan.method}", title_justify="left", caption_justify="left")
-    for name in summaries.COLUMNS:
-        table.add_column(name, justify="right")
-    for row in plan.by_level():
-        table.add_row(*summaries.cells(row))
-    for line in summaries.facts(plan):
-        console.print(_escaped(line), highlight=False, soft_wrap=True)
-    console.print(table)
-    for line in (plan.promise.text, summaries.ROUNDED, summaries.SENSITIVE):
-        console.print(line, style="dim", highlight=False)
-
-
-@contextmanager
-def _progress(console: Console, patience: float = 1.0) -> Iterator[Callable[[int, int], None]]:
-    """A bar that shows up only once the work has taken more than ``patience`` seconds."""
-    bar = Progress(
-        TextColumn("certifying"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
-    task = bar.add_task("certifying", total=None)
-    begun = time.monotonic()
-
-    def report(done: int, total: int) -> None:
-        if not bar.live.is_started and time.monotonic() - begun > patience:
-            bar.start()
-        bar.update(task, completed=done, total=total)
-
-    try:
-        yield report
-    finally:
-        if bar.live.is_started:
-            bar.stop()
 
 
 def _levels(text: str) -> dict[str, float]:
@@ -224,12 +123,3 @@ def _number_or_name(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def _escaped(text: str) -> str:
-    """Text as it is: square brackets are no mark-up."""
-    return text.replace("[", "\\[")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

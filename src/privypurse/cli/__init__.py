@@ -1,0 +1,43 @@
+"""The command line: privypurse plan · train · demo."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from rich.console import Console
+
+import privypurse as pp
+from privypurse.cli import demo, plan, train
+from privypurse.cli.showing import as_it_is
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 if it went well, 2 if the input was wrong (with a message that says how to mend it)."""
+    options = _parser().parse_args(arguments)
+    console = Console()
+    try:
+        options.run(options, console)
+    except pp.PrivyPurseError as error:
+        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {as_it_is(str(error))}", soft_wrap=True)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="privypurse",
+        description="Everyone sets their own privacy budget ε; nobody's is overdrawn.",
+    )
+    parser.add_argument("--version", action="version", version=f"privypurse {pp.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in (plan, train, demo):
+        command = commands.add_parser(
+            module.__name__.rpartition(".")[2],
+            help=module.SHORT,
+            description=module.LONG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_options(command)
+        command.set_defaults(run=module.run)
+    return parser

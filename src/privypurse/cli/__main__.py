@@ -1,0 +1,5 @@
+import sys
+
+from privypurse.cli import main
+
+sys.exit(main())

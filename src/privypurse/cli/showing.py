@@ -1,0 +1,59 @@
+"""What the commands print: plans as tables, and bars while one waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import privypurse as pp
+from privypurse import summaries
+
+
+def show_plan(plan: pp.Plan, console: Console) -> None:
+    """The table by level, with what holds for all above it and what is promised below."""
+    table = Table(title=f"plan: {plan.method}", title_justify="left", caption_justify="left")
+    for name in summaries.COLUMNS:
+        table.add_column(name, justify="right")
+    for row in plan.by_level():
+        table.add_row(*summaries.cells(row))
+    for line in summaries.facts(plan):
+        console.print(as_it_is(line), highlight=False, soft_wrap=True)
+    console.print(table)
+    for line in (plan.promise.text, summaries.ROUNDED, summaries.SENSITIVE):
+        console.print(line, style="dim", highlight=False)
+
+
+@contextmanager
+def bar(console: Console, what: str, patience: float = 1.0) -> Iterator[Callable[[int, int], None]]:
+    """A bar that shows up only once the work has taken more than ``patience`` seconds."""
+    shown = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    task = shown.add_task(what, total=None)
+    begun = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        if not shown.live.is_started and time.monotonic() - begun > patience:
+            shown.start()
+        shown.update(task, completed=done, total=total)
+
+    try:
+        yield report
+    finally:
+        if shown.live.is_started:
+            shown.stop()
+
+
+def as_it_is(text: str) -> str:
+    """Text as it is: square brackets are no mark-up."""
+    return text.replace("[", "\\[")

@@ -1,0 +1,82 @@
+"""privypurse train: a whole private training run by a configuration file."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+import privypurse as pp
+from privypurse.cli.extras import need_training
+from privypurse.cli.showing import as_it_is, bar, show_plan
+from privypurse.runs.config import Simulated, example, read_config
+
+if TYPE_CHECKING:
+    from privypurse.runs.running import Finished
+
+SHORT = "train a model by a configuration file, each person within their own ε"
+LONG = f"""\
+Train a model by a TOML file, each person within their own ε.
+
+Makes the plan (or takes one), trains by it with fresh cryptographic noise, and writes model.pt, plan.json and
+metrics.json into a folder. Accuracy is measured on records that take no part in training; what is printed about the
+people in training is sensitive, and metrics.json says which of its figures are.
+
+Ranges and categories of a table are given in the file and never estimated from the rows: that would tell something
+about people that no budget pays for.
+
+[model] kind = "module:callable" imports that module, from this folder too, and calls it: it EXECUTES ITS CODE. Run
+only configuration files that you trust.
+
+to begin:
+  privypurse train --example > config.toml
+  privypurse train config.toml
+
+the example:
+
+{textwrap.indent(example(), "  ")}"""
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    which = command.add_mutually_exclusive_group(required=True)
+    which.add_argument("config", nargs="?", metavar="config.toml", help="what to train, on what, for whom")
+    which.add_argument("--example", action="store_true", help="print a configuration that runs as it stands")
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    if options.example:
+        print(example(), end="")
+        return
+    config = read_config(options.config)
+    need_training("train")
+    from privypurse.runs import running
+
+    def planned(plan: pp.Plan) -> None:
+        waiting.close()  # two bars at once would write over each other
+        if isinstance(config.budgets, Simulated):
+            console.print("Budgets are simulated: nobody in the data granted them.", highlight=False)
+        show_plan(plan, console)
+        console.print()
+
+    with ExitStack() as waiting:
+        certifying = waiting.enter_context(bar(console, "certifying"))
+        finished = running.run(config, certifying=certifying, planned=planned, bar=True)
+    _show(finished, config.training.seed, console)
+
+
+def _show(finished: Finished, seed: int | None, console: Console) -> None:
+    console.print(f"{finished.plan.steps:,} steps taken in {finished.seconds:.1f} s", highlight=False)
+    if finished.score is None:
+        console.print("no test table: nothing is said about accuracy, since on people in training it is sensitive")
+    else:
+        console.print(
+            f"[bold]test accuracy {finished.score.accuracy:.2%}[/], test loss {finished.score.loss:.4f}, on "
+            f"{finished.score.records:,} records that took no part in training",
+            highlight=False,
+        )
+    if seed is not None:
+        console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]", highlight=False)
+    console.print(f"model.pt, plan.json, metrics.json written to {as_it_is(str(finished.folder))}", highlight=False)

@@ -1,0 +1,11 @@
+"""Data sets: the one that ships with the package, and those in a folder of the user's, checked before use."""
+
+from privypurse.datasets.census import Adult, adult
+from privypurse.datasets.folders import folder
+from privypurse.datasets.hospitals import Hospital, heart_disease
+from privypurse.datasets.idx import mnist
+from privypurse.datasets.images import Images
+from privypurse.datasets.matlab import svhn
+from privypurse.datasets.sheets import cifar10
+
+__all__ = ["Adult", "Hospital", "Images", "adult", "cifar10", "folder", "heart_disease", "mnist", "svhn"]

@@ -1,0 +1,78 @@
+"""The data that a configuration names, as arrays: what goes into the model and what it should say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from privypurse import datasets, tabular
+from privypurse.arrays import AnyArray, IntArray
+from privypurse.encoding import Features, Range
+from privypurse.runs.config import BuiltIn, Table
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Records: inputs float32[n, …], labels 0 … classes - 1."""
+
+    inputs: Features
+    labels: IntArray
+
+    def __len__(self) -> int:
+        return int(self.labels.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Records to train on and, where there are any, records that take no part in training."""
+
+    train: Part
+    test: Part | None
+    classes: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one record's input."""
+        return self.train.inputs.shape[1:]
+
+
+def inputs_of(data: BuiltIn | Table) -> Inputs:
+    """Read the data. Scaling is by public constants, so each record's input depends on that record alone."""
+    if isinstance(data, Table):
+        train = _table(data.path, data)
+        return Inputs(train, None if data.test is None else _table(data.test, data), data.classes.width)
+    if data.name == "adult":
+        adult = datasets.adult()
+        everybody = Part(adult.features(), adult.labels())
+        first, second = (Part(everybody.inputs[some], everybody.labels[some]) for some in (adult.train, adult.test))
+        return Inputs(first, second, 2)
+    images = _images(data.name)
+    return Inputs(
+        pixels(images.train_images, images.train_labels), pixels(images.test_images, images.test_labels), 10
+    )
+
+
+def _images(name: str) -> datasets.Images:
+    if name == "cifar10":
+        return datasets.cifar10()
+    if name == "svhn":
+        return datasets.svhn()
+    return datasets.mnist({"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[name])
+
+
+def pixels(images: AnyArray, labels: AnyArray) -> Part:
+    """Bytes to [0, 1], and channels to where torch wants them: [n, channels, height, width]."""
+    channels = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
+    return Part(channels.astype(np.float32) / np.float32(255), labels.astype(np.int64))
+
+
+def _table(path: Path, data: Table) -> Part:
+    columns = tabular.open_columns(path)
+    encoded = [
+        how.encode(columns.numbers(name) if isinstance(how, Range) else columns.labels(name), columns.where(name))
+        for name, how in data.features.items()
+    ]
+    labels = data.classes.codes(columns.labels(data.label), columns.where(data.label))
+    return Part(np.concatenate(encoded, axis=1), labels)

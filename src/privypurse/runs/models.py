@@ -1,0 +1,93 @@
+"""The networks that a configuration can name."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from privypurse.errors import InvalidInput
+from privypurse.runs.config import Model
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (64,), activation: str = "relu") -> nn.Module:
+    """Fully connected layers over everything that a record has."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = math.prod(shape)
+    for each in hidden:
+        layers += [nn.Linear(width, each), _ACTIVATIONS[activation]()]
+        width = each
+    return nn.Sequential(*layers, nn.Linear(width, classes))
+
+
+def cnn(shape: Sequence[int], classes: int) -> nn.Module:
+    """The small network of Tramèr & Boneh (2021) for private training: 26,010 parameters on 28 × 28 grey images."""
+    channels, *sides = shape
+    left = math.prod(((side - 4) // 2 - 4) // 2 for side in sides)
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 16, 8, stride=2, padding=2), nn.Tanh(), nn.MaxPool2d(2, 1)),
+        *(nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1)),
+        *(nn.Flatten(), nn.Linear(32 * left, 32), nn.Tanh(), nn.Linear(32, classes)),
+    )
+
+
+def model_of(config: Model, shape: Sequence[int], classes: int) -> nn.Module:
+    """The network of a configuration, tried on zeros so that a wrong shape shows before anybody's data is touched.
+
+    A "module:callable" is imported, from the working directory too, and called: that executes its code.
+    """
+    if config.kind == "mlp":
+        return mlp(shape, classes, config.hidden, config.activation)
+    if config.kind == "cnn":
+        return cnn(shape, classes)
+    try:
+        model = _imported(config.kind)(**config.options)
+    except InvalidInput:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"[model] {config.kind} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"[model] {config.kind} gave a {type(model).__name__}; it must give a torch.nn.Module")
+    _try(model, config.kind, shape, classes)
+    return model
+
+
+def _imported(kind: str) -> Callable[..., Any]:
+    module_name, _, name = kind.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where `python -m` would look, too
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there; something that it needs is not
+        raise InvalidInput(
+            f"[model] kind {kind!r}: there is no module {error.name}; write it into {error.name.split('.')[0]}.py in "
+            "this folder, or install it"
+        ) from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise InvalidInput(f"[model] kind {kind!r}: {module_name} has no function or class {name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _try(model: nn.Module, kind: str, shape: Sequence[int], classes: int) -> None:
+    before = model.training
+    wanted = f"float32[n, {', '.join(map(str, shape))}] in, one of {classes} classes out"
+    try:
+        with torch.no_grad():
+            out = model.eval()(torch.zeros(2, *shape))
+    except Exception as error:
+        raise InvalidInput(f"[model] {kind} does not take the data ({wanted}): {error}") from error
+    model.train(before)
+    if not isinstance(out, torch.Tensor) or out.shape != (2, classes):
+        said = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+        raise InvalidInput(f"[model] {kind} gives {said} for two records; it must give (2, {classes}): {wanted}")

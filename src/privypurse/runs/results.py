@@ -1,0 +1,85 @@
+"""The folder that a run leaves behind: model.pt, plan.json and metrics.json."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from privypurse.errors import InvalidInput
+from privypurse.plans import Plan
+from privypurse.runs.evaluation import Score
+
+MODEL, PLAN, METRICS = "model.pt", "plan.json", "metrics.json"
+_PUBLIC = (
+    "The model and the test figures cost the people in training nothing beyond their certified ε. The test figures "
+    "were not made private for the people in the test."
+)
+_SENSITIVE = (
+    "Figures below, and plan.json, follow from people's budgets or from who was drawn: keep them as safe as the "
+    "data. A person may see their own."
+)
+_SEEDED = "This run was seeded, so its noise can be repeated and taken off: a test, NOT private."
+
+
+def check_out(folder: Path) -> None:
+    """Raise unless results can be written there without destroying any."""
+    for name in (MODEL, METRICS):
+        if (folder / name).exists():
+            raise InvalidInput(
+                f"{folder} already holds the {name} of a run; name another folder for out, or remove it. Mind that "
+                "training again spends everyone's ε again"
+            )
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"out {folder} is a file; name a folder")
+
+
+def make(folder: Path) -> None:
+    """Make the folder, if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"out {folder} cannot be made: {error.strerror}; name a folder that can") from None
+
+
+def metrics_of(plan: Plan, score: Score | None, seconds: float, *, data: str, seeded: bool) -> dict[str, Any]:
+    """What a run came to, as plain data that says which of its figures are sensitive (rule 6)."""
+    return {
+        "data": data,
+        "method": plan.method,
+        "steps": plan.steps,
+        "batch_size": plan.batch_size,
+        "clip_norm": plan.clip_norm,
+        "noise_multiplier": plan.noise_multiplier,
+        "accountant": plan.accountant,
+        "promise": _SEEDED if seeded else plan.promise.text,
+        "test": figures(score),
+        "about": _PUBLIC,
+        "sensitive": {
+            "about": _SENSITIVE,
+            "levels": [
+                {"people": row.people, "epsilon": row.epsilon[1], "certified": row.certified[1]}
+                for row in plan.by_level()
+            ],
+            # How long a step takes tells how many were drawn.
+            "seconds": round(seconds, 3),
+        },
+    }
+
+
+def figures(score: Score | None) -> dict[str, Any] | None:
+    """On records that took no part in training."""
+    return None if score is None else {"records": score.records, "accuracy": score.accuracy, "loss": score.loss}
+
+
+def save(folder: Path, model: nn.Module, metrics: dict[str, Any]) -> None:
+    """Write the model (its state_dict) and the metrics, which only their owner may read."""
+    state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    torch.save(state, folder / MODEL)
+    handle = os.open(folder / METRICS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")

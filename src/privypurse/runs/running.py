@@ -1,0 +1,99 @@
+"""A whole run by its configuration: data, plan, training, results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from privypurse.accounting import Progress
+from privypurse.errors import InvalidInput
+from privypurse.plans import Plan
+from privypurse.runs import results
+from privypurse.runs.config import BuiltIn, RunConfig
+from privypurse.runs.evaluation import Score, score
+from privypurse.runs.inputs import Part, inputs_of
+from privypurse.runs.models import model_of
+from privypurse.runs.optimizers import optimizer_of
+from privypurse.runs.planning import plan_of
+from privypurse.training.loop import train
+
+losses = partial(F.cross_entropy, reduction="none")
+"""One loss for each record."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that went to its end."""
+
+    plan: Plan
+    score: Score | None
+    seconds: float
+    folder: Path
+
+
+def run(
+    config: RunConfig,
+    *,
+    certifying: Progress | None = None,
+    planned: Callable[[Plan], None] = lambda plan: None,
+    bar: bool = False,
+) -> Finished:
+    """Train what the configuration says and write the results into its folder.
+
+    ``planned`` is called with the plan before training begins, ``certifying`` while it is made. Guarantee: that of
+    `train`, for the plan in the folder; the test figures are of records that took no part in training.
+    """
+    settings = config.training
+    device = device_of(settings.device)
+    results.check_out(settings.out)  # said before the work, not after it
+    inputs = inputs_of(config.data)
+    if settings.seed is not None:
+        torch.manual_seed(settings.seed)
+    model = model_of(config.model, inputs.shape, inputs.classes).to(device)
+    optimizer = optimizer_of(config.optimizer, model)
+    plan = plan_of(config, len(inputs.train), certifying)
+    planned(plan)
+    results.make(settings.out)
+    plan.save(settings.out / results.PLAN)  # now: a run that is broken off has spent something by it
+    trained = train(
+        model,
+        optimizer,
+        tensors(inputs.train, device),
+        plan,
+        losses,
+        max_physical_batch=settings.max_physical_batch,
+        max_records_per_person=settings.max_records_per_person,
+        checkpoint=settings.checkpoint,
+        checkpoint_every=settings.checkpoint_every,
+        progress=bar,
+        seed=settings.seed,
+    )
+    found = None if inputs.test is None else score(model, inputs.test)
+    data = config.data.name if isinstance(config.data, BuiltIn) else config.data.path.name
+    metrics = results.metrics_of(plan, found, trained.seconds, data=data, seeded=settings.seed is not None)
+    results.save(settings.out, model, metrics)
+    return Finished(plan, found, trained.seconds, settings.out)
+
+
+def tensors(part: Part, device: torch.device) -> TensorDataset:
+    """Records as tensors on the device."""
+    return TensorDataset(torch.as_tensor(part.inputs, device=device), torch.as_tensor(part.labels, device=device))
+
+
+def device_of(name: str) -> torch.device:
+    """The device of that name, if it is there; "auto" is a GPU where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f'[training] device {name!r} cannot be used ({reason}); write "auto" or "cpu"') from None
+    return device

@@ -1,0 +1,247 @@
+"""A run by its configuration, in this process: data, plan, results, and what is refused before it begins."""
+
+import json
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import privypurse as pp
+from privypurse import datasets
+from privypurse.errors import PrivyPurseWarning
+from privypurse.runs.config import BuiltIn, parse_config
+from privypurse.runs.evaluation import score
+from privypurse.runs.inputs import Part, inputs_of, pixels
+from privypurse.runs.planning import plan_of
+from privypurse.runs.running import run
+
+CONFIG = """
+[data]
+table = "people.csv"
+test = "others.parquet"
+label = "answer"
+classes = ["no", "yes"]
+[data.features]
+age = { low = 0, high = 100 }
+kind = ["b", "a"]
+[budgets]
+epsilon = "epsilon"
+[plan]
+steps = 5
+batch_size = 8
+accountant = "rdp"
+[model]
+kind = "mlp"
+hidden = [3]
+[optimizer]
+name = "SGD"
+lr = 0.1
+[training]
+device = "cpu"
+"""
+
+
+@pytest.fixture(autouse=True)
+def tables(tmp_path, monkeypatch):
+    """40 records of 20 people to train on, 3 others to test on."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 120},{'ab'[i % 2]},{('no', 'yes')[i % 3 == 0]},{1 + i // 2 % 2},p{i // 2}" for i in range(40)]
+    Path("people.csv").write_text("age,kind,answer,epsilon,id\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    columns = {"kind": ["a", "b", "a"], "answer": ["yes", "no", "no"], "age": [0, 50, 120]}
+    pq.write_table(pa.table(columns), "others.parquet")
+
+
+def edited(*changes):
+    text = CONFIG
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return parse_config(text)
+
+
+def test_a_table_becomes_the_arrays_that_one_writes_by_hand():
+    inputs = inputs_of(parse_config(CONFIG).data)
+    assert inputs.shape == (3,)
+    assert inputs.classes == 2
+    assert inputs.test.inputs.tolist() == [[-1, 0, 1], [0, 1, 0], [1, 0, 1]]
+    assert inputs.test.labels.tolist() == [1, 0, 0]
+    assert len(inputs.train) == 40
+    assert inputs.train.inputs[3].tolist() == pytest.approx([2 * 3 / 100 - 1, 1, 0])
+    assert inputs.train.labels[:4].tolist() == [1, 0, 0, 1]
+
+
+def test_the_census_as_arrays():
+    inputs = inputs_of(BuiltIn("adult"))
+    assert (len(inputs.train), len(inputs.test), inputs.classes) == (32_561, 16_281, 2)
+    assert (inputs.train.labels.sum(), inputs.test.labels.sum()) == (7_841, 3_846)
+
+
+@pytest.mark.skipif(
+    not (datasets.folder() / "FashionMNIST").is_dir(), reason="Fashion-MNIST is not in $PRIVYPURSE_DATA"
+)
+def test_images_as_arrays():
+    inputs = inputs_of(BuiltIn("fashion-mnist"))
+    raw = datasets.mnist("FashionMNIST")
+    assert inputs.train.inputs.shape == (60_000, 1, 28, 28)
+    assert inputs.train.inputs.dtype == np.float32
+    assert (inputs.test.inputs[5, 0] * 255).round().tolist() == raw.test_images[5].tolist()
+    assert (inputs.train.labels == raw.train_labels).all()
+
+
+def test_pixels_are_shares_and_colours_come_first():
+    images = np.random.default_rng(0).integers(0, 256, (5, 4, 3, 3), dtype=np.uint8)
+    part = pixels(images, np.array([3, 0, 9, 1, 1], np.uint8))
+    assert part.inputs.shape == (5, 3, 4, 3)
+    assert part.inputs[4, 2, 3, 1] == pytest.approx(images[4, 3, 1, 2] / 255)
+    assert part.inputs.max() <= 1
+    assert part.labels.tolist() == [3, 0, 9, 1, 1]
+
+
+def test_the_plan_keeps_what_people_granted():
+    granted = [1.0 + i // 2 % 2 for i in range(40)]
+    for person in (None, "id"):
+        extra = "" if person is None else '\nperson = "id"'
+        made = plan_of(edited(('epsilon = "epsilon"', 'epsilon = "epsilon"' + extra)), 40)
+        assert made.people == (40 if person is None else 20)
+        assert (made.spent() <= granted).all()
+        assert (made.spent() >= 0.99 * np.array(granted)).all()
+    simulated = edited(
+        ('epsilon = "epsilon"', "simulate = { epsilon = [1, 4], shares = [0.75, 0.25] }\ndelta = 1e-4")
+    )
+    assert sorted(plan_of(simulated, 40).epsilon.tolist()) == [1.0] * 30 + [4.0] * 10
+    assert set(plan_of(simulated, 40).delta) == {1e-4}
+
+
+def test_a_plan_that_was_made_before_is_taken_as_it_is_and_checked(tmp_path):
+    granted = np.array([1.0 + i // 2 % 2 for i in range(40)])
+    plan = pp.plan(pp.Budgets(granted), "scale", steps=3, batch_size=8, accountant="rdp")
+    plan.save("made.json")
+    begin, end = CONFIG.index("[plan]"), CONFIG.index("[model]")
+    text = 'plan = "made.json"\n' + CONFIG[:begin] + CONFIG[end:]
+    taken = plan_of(parse_config(text), 40)
+    assert (taken.method, taken.steps) == ("scale", 3)
+    assert taken.clip_norms.tolist() == plan.clip_norms.tolist()
+    pp.plan(pp.Budgets(granted + 1), "scale", steps=3, batch_size=8, accountant="rdp").save("made.json")
+    with pytest.raises(pp.InvalidInput, match="40 records overspend"):
+        plan_of(parse_config(text), 40)
+
+
+def test_a_score_is_counted_right():
+    model = torch.nn.Linear(1, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0], [1.0]]))
+        model.bias.zero_()
+    part = Part(np.array([[1.0], [2.0], [-3.0], [4.0], [-5.0]], np.float32), np.array([1, 0, 0, 1, 1]))
+    found = score(model, part, batch=2)
+    # The second class has the odds e^x, so a record costs log(1 + e^-x) if it is of that class, else log(1 + e^x).
+    costs = [math.log1p(math.exp(-x if y else x)) for (x,), y in zip(part.inputs, part.labels, strict=True)]
+    assert (found.records, found.accuracy) == (5, 3 / 5)
+    assert found.loss == pytest.approx(sum(costs) / 5, rel=1e-6)
+    assert model.training
+
+
+def test_a_run_leaves_model_plan_and_metrics():
+    finished = run(parse_config(CONFIG))
+    folder = Path("privypurse-run")
+    assert sorted(path.name for path in folder.iterdir()) == ["metrics.json", "model.pt", "plan.json"]
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["test"] == {
+        "records": 3,
+        "accuracy": finished.score.accuracy,
+        "loss": finished.score.loss,
+    }
+    # The figures are of the model that is saved: worked out again from its numbers.
+    state = {name: value.numpy() for name, value in torch.load(folder / "model.pt", weights_only=True).items()}
+    others = np.array([[-1, 0, 1], [0, 1, 0], [1, 0, 1]])
+    hidden = np.maximum(others @ state["1.weight"].T + state["1.bias"], 0)
+    out = hidden @ state["3.weight"].T + state["3.bias"]
+    assert metrics["test"]["accuracy"] == pytest.approx((out.argmax(1) == [1, 0, 0]).mean())
+    assert set(metrics["sensitive"]) == {"about", "levels", "seconds"}
+    assert "keep them as safe as the data" in metrics["sensitive"]["about"]
+    assert [row["people"] for row in metrics["sensitive"]["levels"]] == [20, 20]
+    assert all(row["certified"] <= row["epsilon"] for row in metrics["sensitive"]["levels"])
+    public = json.dumps({key: value for key, value in metrics.items() if key != "sensitive"})
+    assert '"people"' not in public
+    assert '"certified"' not in public
+    for name in ("plan.json", "metrics.json"):
+        assert (folder / name).stat().st_mode & 0o077 == 0  # only its owner may read it
+    pp.Plan.load(folder / "plan.json").check(pp.Budgets.read("people.csv"))
+
+
+def test_a_finished_run_is_not_overwritten_and_a_wrong_one_leaves_nothing():
+    run(parse_config(CONFIG))
+    before = Path("privypurse-run/model.pt").read_bytes()
+    with pytest.raises(pp.InvalidInput, match=r"already holds the model.pt of a run.*spends everyone's ε again"):
+        run(parse_config(CONFIG))
+    assert Path("privypurse-run/model.pt").read_bytes() == before
+    with pytest.raises(pp.InvalidInput, match=r"out people.csv is a file"):
+        run(edited(('device = "cpu"', 'out = "people.csv"')))
+    with pytest.raises(pp.InvalidInput, match=r"out people.csv/x cannot be made"):
+        run(edited(('device = "cpu"', 'out = "people.csv/x"')))
+    for old, new in (("lr = 0.1", "lr = -1.0"), ('kind = ["b", "a"]', 'kind = ["b"]'), ("steps = 5", "steps = 0")):
+        with pytest.raises(pp.InvalidInput):
+            run(edited((old, new), ('device = "cpu"', 'out = "second"')))
+    assert not Path("second").exists()
+
+
+def weights(folder):
+    return torch.cat([value.ravel() for value in torch.load(Path(folder) / "model.pt", weights_only=True).values()])
+
+
+def test_runs_differ_unless_they_are_seeded_and_then_they_say_so():
+    for out in ("one", "two"):
+        torch.manual_seed(0)
+        run(edited(('device = "cpu"', f'out = "{out}"')))
+    assert not torch.equal(weights("one"), weights("two"))
+    for out in ("three", "four"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivyPurseWarning)
+            run(edited(('device = "cpu"', f'out = "{out}"\nseed = 5')))
+    assert torch.equal(weights("three"), weights("four"))
+    assert "NOT private" in json.loads(Path("three/metrics.json").read_text(encoding="utf-8"))["promise"]
+    assert "NOT private" not in Path("one/metrics.json").read_text(encoding="utf-8")
+
+
+def test_a_run_goes_on_from_its_checkpoint():
+    config = edited(('device = "cpu"', 'checkpoint = "saved"\ncheckpoint_every = 2'))
+    run(config)
+    first = weights("privypurse-run")
+    for path in Path("privypurse-run").iterdir():
+        path.unlink()
+    run(config)  # all steps are taken already: nothing is trained again, and nobody spends anything again
+    assert torch.equal(weights("privypurse-run"), first)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('table = "people.csv"', 'table = "nobody.csv"'), "nobody.csv does not exist"),
+        (("age = {", "agee = {"), "no column 'agee'"),
+        (('["no", "yes"]', '["no", "maybe"]'), "column 'answer', row 1 below the header is 'yes'"),
+        (('kind = ["b", "a"]', 'kind = ["b", "c"]'), "column 'kind', row 1 below the header is 'a'"),
+        (("age = { low = 0, high = 100 }", 'age = ["0", "1"]'), "column 'age', row 3 below the header is '2'"),
+        (
+            ('kind = ["b", "a"]', "kind = { low = 0, high = 1 }"),
+            "column 'kind', row 1 below the header is 'a', not a",
+        ),
+        (('epsilon = "epsilon"', 'epsilon = "age"'), "must be positive"),
+        (("batch_size = 8", "batch_size = 80"), "only 40 people"),
+        (('device = "cpu"', 'device = "gpu"'), "device 'gpu' cannot be used"),
+        (('device = "cpu"', "max_physical_batch = 0"), "max_physical_batch is 0"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(change, words):
+    with pytest.raises(pp.InvalidInput, match=words):
+        run(edited(change))
+    assert not Path("privypurse-run/model.pt").exists()
+
+
+def test_without_a_test_table_nothing_is_said_of_accuracy():
+    finished = run(edited(('test = "others.parquet"\n', "")))
+    assert finished.score is None
+    assert json.loads((finished.folder / "metrics.json").read_text(encoding="utf-8"))["test"] is None

@@ -1,0 +1,199 @@
+"""bfloat16, torch.compile, class weights, layers with memory: right, or refused."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+import privypurse as pp
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+LOSS = partial(F.cross_entropy, reduction="none")
+
+
+def data(n: int = 50, scale: float = 1.0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = scale * torch.randn(n, 1, 8, 8, generator=generator)
+    return TensorDataset(x, torch.randint(0, 3, (n,), generator=generator))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 16), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(16, 3))
+
+
+def planned(n: int = 50, steps: int = 4) -> pp.Plan:
+    budgets = pp.Budgets(np.where(np.arange(n) % 2 == 0, 1.0, 3.0), delta=1e-5)
+    return pp.plan(budgets, "scale", steps=steps, batch_size=20, clip_norm=0.5, accountant="rdp")
+
+
+def looped(
+    make=lambda model: model, wrap=lambda model: model, loss=F.cross_entropy, autocast: bool = False, **options
+):
+    """The parameters after a seeded ordinary loop."""
+    inner = network()
+    sgd = torch.optim.SGD(inner.parameters(), lr=0.1)
+    model, optimizer, loader = pp.make_private(make(inner), sgd, data(), planned(), seed=3, **options)
+    model = wrap(model)
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in inner.parameters()]
+
+
+def test_autocast_trains_the_same_model_to_bfloat16s_digits() -> None:
+    exact, rough = looped(), looped(autocast=True)
+    start = [parameter.detach() for parameter in network().parameters()]
+    for a, b, c in zip(exact, rough, start, strict=True):
+        assert b.dtype == torch.float32
+        assert not torch.equal(b, c)
+        assert float((a - b).norm() / (a - c).norm()) < 0.05
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_no_record_contributes_more_than_its_clip_norm_under_bfloat16(scale: float) -> None:
+    """Each record alone, added up in float64; rounding the clipped sum to bfloat16 would break it."""
+    model, (x, y) = network(), data(scale=scale).tensors
+    generator, broken = torch.Generator().manual_seed(1), 0
+    for i in range(x.shape[0]):
+        limit = 10 ** float(torch.empty(()).uniform_(-3, 0, generator=generator))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            sums, norms = pp.clipped_sum(model, LOSS, x[i : i + 1], y[i : i + 1], limit)
+        assert norms.dtype == torch.float32
+        assert all(value.dtype == torch.float32 for value in sums.values())
+        size = math.sqrt(sum(float(value.double().square().sum()) for value in sums.values()))
+        assert size <= limit
+        halves = math.sqrt(sum(float(value.bfloat16().double().square().sum()) for value in sums.values()))
+        broken += halves > limit
+    assert broken > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_of_small_floats(dtype: torch.dtype) -> None:
+    model = network().to(dtype)
+    x, y = data().tensors
+    sums, norms = pp.clipped_sum(model, LOSS, x.to(dtype), y, 0.1)
+    assert norms.dtype == torch.float32
+    assert all(value.dtype == torch.float32 for value in sums.values())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_compiled_models_take_the_same_steps(when: str) -> None:
+    compiled = partial(torch.compile, backend="eager")
+    found = looped(make=compiled) if when == "before" else looped(wrap=compiled)
+    for a, b in zip(looped(), found, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_compiled_loss_is_fine() -> None:
+    compiled = torch.compile(lambda out, y: F.cross_entropy(out, y), backend="eager")
+    for a, b in zip(looped(), looped(loss=compiled), strict=True):
+        assert torch.equal(a, b)
+
+
+WEIGHTS = torch.tensor([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (partial(F.cross_entropy, weight=WEIGHTS), "class-weighted"),
+        (nn.CrossEntropyLoss(weight=WEIGHTS), "class-weighted"),
+        (lambda out, y: F.cross_entropy(out, torch.where(y == 0, -100, y)), "ignores label"),
+        (partial(F.cross_entropy, ignore_index=1), "ignores label"),
+    ],
+    ids=["weights", "module", "ignored", "ignored label"],
+)
+def test_a_mean_whose_divisor_is_made_of_the_batch_is_refused(loss: object, words: str) -> None:
+    with pytest.raises(pp.InvalidInput, match=words):
+        looped(loss=loss)
+
+
+def test_why_it_is_refused() -> None:
+    """The gradient of one record under a class-weighted mean changes when another record's label does."""
+    out = torch.randn(2, 3, requires_grad=True)
+
+    def first(labels: list[int]) -> Tensor:
+        return torch.autograd.grad(F.cross_entropy(out, torch.tensor(labels), weight=WEIGHTS), out)[0][0]
+
+    assert not torch.allclose(first([0, 0]), first([0, 2]))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out, y: (WEIGHTS[y] * LOSS(out, y)).mean(),
+        lambda out, y: F.cross_entropy(out, y, label_smoothing=0.1),
+        lambda out, y: F.nll_loss(F.log_softmax(out, dim=1), y),
+        lambda out, y: F.mse_loss(out, F.one_hot(y, 3).float()),
+        lambda out, y: (out * out).mean(),
+    ],
+    ids=["weighed by itself", "smoothed", "nll", "squares", "arithmetic"],
+)
+def test_other_losses_are_not(loss: object) -> None:
+    looped(loss=loss)
+
+
+class Remembers(nn.Module):
+    def __init__(self, by_assignment: bool) -> None:
+        super().__init__()
+        self.layer, self.by_assignment = nn.Linear(4, 2), by_assignment
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.by_assignment:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(dim=0)
+        else:
+            self.mean.mul_(0.9).add_(0.1 * x.detach().mean(dim=0))
+        return self.layer(x - self.mean)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Remembers(True),
+        Remembers(False),
+        nn.Sequential(
+            nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, affine=True, track_running_stats=True), nn.Flatten()
+        ),
+    ],
+    ids=["assigned", "in place", "instance norm"],
+)
+def test_layers_that_remember_records_are_refused(model: nn.Module) -> None:
+    with pytest.raises(pp.InvalidInput, match="remembers records"):
+        pp.per_record_norms(model, lambda out, y: out.sum(dim=1), torch.randn(5, 4), torch.zeros(5))
+
+
+def test_buffers_that_are_only_read_are_fine() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+            self.register_buffer("shift", torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x + self.shift)
+
+    assert pp.per_record_norms(
+        Positions(), lambda out, y: out.sum(dim=1), torch.randn(5, 4), torch.zeros(5)
+    ).shape == (5,)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam])
+def test_any_optimizer(kind: type[torch.optim.Optimizer]) -> None:
+    model = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = kind(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=4, cycle_momentum=False)
+    pp.train(model, optimizer, data(), planned(), LOSS, scheduler=schedule)
+    assert all(not torch.equal(a, b.detach()) for a, b in zip(before, model.parameters(), strict=True))
