@@ -1,4 +1,4 @@
-"""For all tests: one thread each. Tests run in parallel, and threads that wait for each other cost more than they do."""
+"""For all tests: one thread each. They run side by side, and threads that wait for each other only cost."""
 
 import os
 

@@ -1,6 +1,7 @@
 """Norms and clipped sums against autograd, one record at a time, in float64; and against Opacus."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from privypurse.training import gradients
-from privypurse.training.gradients import clip_factors
+from privypurse.training.gradients import clip_factors, convolution, linear, precision
 
 torch.set_num_threads(1)
 
@@ -192,6 +193,104 @@ def stacks(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
 @settings(max_examples=60, deadline=None)
 def test_random_stacks(case: tuple[nn.Module, Tensor]) -> None:
     check(*case, tolerance=1e-9)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
+    """A convolution of any kind, and images on which its kernel finds at least one place."""
+    torch.manual_seed(draw(st.integers(0, 10_000)))
+    n = draw(st.integers(1, 3))
+    few = st.integers(1, 4 if n < 3 else 3)
+    kernel, dilation = (tuple(draw(few) for _ in range(n)) for _ in range(2))
+    mode = draw(st.sampled_from(["zeros", "zeros", "reflect", "circular", "replicate"]))
+    same = draw(st.booleans())
+    stride = (1,) * n if same else tuple(draw(few) for _ in range(n))
+    padding = "same" if same else tuple(draw(st.integers(0, 2)) for _ in range(n))
+    span = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    # Room for the kernel without padding, and, for "same" by reflection, for the padding inside the image.
+    size = [max(s, 3) + draw(st.integers(0, 5 if n < 3 else 2)) for s in span]
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    inputs, outputs = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[n - 1]
+    layer = kind(inputs, outputs, kernel, stride, padding, dilation, groups, draw(st.booleans()), mode)
+    return layer, torch.randn(draw(st.integers(1, 5)), inputs, *size)
+
+
+WAYS = [convolution.Way(how, whole) for how in ("keep", "forget", "ghost") for whole in (False, True)]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.how}, {'windows' if way.whole else 'lines'}")
+@given(case=convolutions(), room=st.sampled_from([1, 2**9, 2**20]))
+@settings(max_examples=40, deadline=None)
+def test_every_way_to_a_convolutions_norm_is_exact(
+    way: convolution.Way, case: tuple[nn.Module, Tensor], room: int
+) -> None:
+    layer, x = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution, "way_of", lambda call: way)
+        patch.setattr(precision, "_IN_CACHE", room)  # from one record at a time to all at once
+        check(layer, x)
+        target = torch.randn(layer(x.double()).shape, dtype=torch.float64)
+        tape = gradients.Tape()
+        square_loss(gradients.Recorder(layer).forward(tape, x.double()), target).sum().backward()
+        full = tape.calls[0].rule.per_record(tape.calls[0])
+    for i, grads in enumerate(one_at_a_time(layer, x.double(), target)):
+        for name, expected in grads.items():
+            torch.testing.assert_close(full[name][i], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("way", ["keep", "forget", "ghost"])
+@pytest.mark.parametrize("room", [1, 2**20])
+def test_every_way_to_a_linear_layers_norm_is_exact(way: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(8)
+    monkeypatch.setattr(linear, "way_of", lambda call: way)
+    monkeypatch.setattr(precision, "_IN_CACHE", room)
+    for inputs, outputs in ((6, 4), (4, 6)):
+        check(nn.Linear(inputs, outputs), torch.randn(5, 3, 2, inputs))
+        check(nn.Linear(inputs, outputs), torch.randn(1, 1, inputs))
+
+
+def test_the_way_follows_the_shape_of_the_layer() -> None:
+    def ways(model: nn.Module, x: Tensor) -> list[Any]:
+        tape = gradients.Tape()
+        output = gradients.Recorder(model).forward(tape, x)
+        output.flatten(1).sum().backward()
+        rules = {nn.Conv2d: convolution, nn.Linear: linear}
+        return [rules[type(call.module)].way_of(call) for call in tape.calls]
+
+    images = [(3, 8, 32), (32, 32, 32), (64, 64, 16), (128, 128, 8), (512, 64, 4)]
+    found = [ways(nn.Conv2d(i, o, 3, padding=1), torch.randn(2, i, n, n))[0] for i, o, n in images]
+    hows = ["keep", "keep", "forget", "ghost", "ghost"]
+    assert [(way.how, way.whole) for way in found] == list(zip(hows, [True] + [False] * 4, strict=True))
+    patches = nn.Conv2d(3, 64, 16, stride=16)
+    assert ways(patches, torch.randn(2, 3, 64, 64))[0].how == "ghost"
+    tokens = [(784, 1), (8, 100), (64, 60), (256, 20)]
+    assert [ways(nn.Linear(i, i), torch.randn(2, t, i))[0] for i, t in tokens] == ["outer", "keep", "forget", "ghost"]
+
+
+def test_chunks_hold_every_record_once_and_little_at_a_time() -> None:
+    tape = gradients.Tape()
+    gradients.Recorder(nn.Linear(2, 2)).forward(tape, torch.randn(1000, 2)).sum().backward()
+    for each in (1, 3000, 2**18, 2**30):
+        runs = precision.chunks(tape.calls[0], each)
+        assert [i for run in runs for i in range(1000)[run]] == list(range(1000))
+        longest = max(len(range(1000)[run]) for run in runs)
+        assert longest == 1 or longest * each <= precision._IN_CACHE
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.how}, {'windows' if way.whole else 'lines'}")
+def test_a_record_that_is_not_finite_contributes_zero_to_a_convolution(
+    way: convolution.Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(9)
+    monkeypatch.setattr(convolution, "way_of", lambda call: way)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(64, 2)).double()
+    x, y = torch.randn(5, 2, 6, 6, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    good, _ = gradients.clipped_sum(model, square_loss, x[[0, 2, 4]], y[[0, 2, 4]], 1.0)
+    x[1], x[3] = math.nan, math.inf
+    mixed, _ = gradients.clipped_sum(model, square_loss, x, y, 1.0)
+    for name in good:
+        torch.testing.assert_close(mixed[name], good[name])
 
 
 def test_agrees_with_opacus_per_sample_gradients() -> None:

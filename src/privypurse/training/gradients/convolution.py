@@ -1,45 +1,221 @@
-"""Convolutions in one, two and three dimensions, with groups, stride, padding and dilation."""
+"""Convolutions in one, two and three dimensions, with groups, stride, padding and dilation.
+
+A convolution is a linear layer over places: its input there is the window that the kernel sees. All windows together
+are as many times larger than the input as the kernel has elements, so they are never made for the whole batch, and
+mostly not in full: the input is unfolded along every dimension but the first (into lines), and a step of the kernel
+along the first dimension is a slice of the lines, which matrix products take as it is.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privypurse.training.gradients.linear import kept_sum, matrix_squared_norms
-from privypurse.training.gradients.precision import exact, spread, square_sum
+from privypurse.training.gradients.precision import (
+    PASS,
+    chunks,
+    exact,
+    spread,
+    square_sum,
+    worth_keeping,
+)
 from privypurse.training.gradients.registry import Call, handles
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
+_NARROW = 32  # a product with fewer columns leaves most of a core idle; then the whole window is unfolded
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a layer's weight norms are found."""
+
+    how: Literal["keep", "forget", "ghost"]
+    """Make each record's gradient and keep it for the sum; or only for its norm; or take Gram matrices of places."""
+    whole: bool
+    """Whether the first dimension is unfolded as well."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What one group of one record counts."""
+
+    places: int
+    """Places of the output."""
+    inputs: int
+    """Channels of the input, in one group."""
+    outputs: int
+    first: int
+    """Elements of the kernel along the first dimension, and along the others together."""
+    rest: int
+    fold: int
+    """Lines that a step of the kernel along the first dimension meets at once."""
+    line: int
+    """Places of the lines: as many rows as the padded input has, as wide as the output."""
+
+    @classmethod
+    def of(cls, call: Call) -> Sizes:
+        layer: Conv = call.module  # type: ignore[assignment]
+        places = call.back.shape[2:]
+        ahead = layer._reversed_padding_repeated_twice[-2:]
+        rows = _up(call.inputs[0].shape[2] + sum(ahead), layer.stride[0])
+        return cls(
+            places=places.numel(),
+            inputs=layer.in_channels // layer.groups,
+            outputs=layer.out_channels // layer.groups,
+            first=layer.kernel_size[0],
+            rest=prod(layer.kernel_size[1:]),
+            fold=_fold(layer),
+            line=rows * prod(places[1:]),
+        )
+
+    @property
+    def weight(self) -> int:
+        return self.outputs * self.inputs * self.first * self.rest
+
+    def seen(self, whole: bool) -> tuple[int, int]:
+        """Rows and columns of the unfolded input."""
+        if whole:
+            return self.inputs * self.first * self.rest, self.places
+        return self.inputs * self.rest * self.fold, self.line // self.fold
+
+    def steps(self, whole: bool) -> int:
+        """Products along the first dimension."""
+        return 1 if whole else self.first // self.fold
+
+    def ghost(self, whole: bool) -> int:
+        """Multiply-adds of the norm by Gram matrices."""
+        depth, width = self.seen(whole)
+        passes = 2 + self.steps(whole)
+        return width * width * depth + self.places * self.places * (self.outputs + PASS * passes)
+
+    def made(self) -> int:
+        """Multiply-adds of making a record's gradient, and its norm."""
+        return (self.places + 2 * PASS) * self.weight
+
+    def temporaries(self, way: Way) -> int:
+        depth, width = self.seen(way.whole)
+        lines = 2 * depth * width  # the padded input is there at the same time
+        return lines + (width * width + 2 * self.places**2 if way.how == "ghost" else 2 * self.weight)
+
+
+def way_of(call: Call) -> Way:
+    """The cheapest way, in time, that needs little memory beside what the tape holds.
+
+    Keeping is cheapest, since the sum then costs nothing more. Otherwise the sum is one more convolution, and the
+    norm costs either a gradient made and forgotten or, where places are few and channels many, Gram matrices (Bu et
+    al. 2022 compare the two for convolutions unfolded in full).
+    """
+    layer: Conv = call.module  # type: ignore[assignment]
+    sizes = Sizes.of(call)
+    whole = sizes.steps(False) == 1 or sizes.seen(False)[0] < _NARROW
+    if worth_keeping(call, layer.groups * sizes.weight):
+        return Way("keep", whole)
+    ghosts = [(sizes.ghost(whole), whole) for whole in (False, True)]
+    if min(ghosts)[0] < sizes.made():
+        return Way("ghost", min(ghosts)[1])
+    return Way("forget", whole)
+
+
+def _up(size: int, step: int) -> int:
+    """The next multiple of ``step``."""
+    return -(-size // step) * step
+
+
+def _fold(layer: Conv) -> int:
+    """With stride s, and a kernel of a multiple of s, s lines may be taken for one with s times the channels: the
+    convolution over these has stride 1, and its kernel an s-th of the steps."""
+    stride = layer.stride[0]
+    return stride if layer.dilation[0] == 1 and layer.kernel_size[0] % stride == 0 else 1
+
 
 def _padded(layer: Conv, a: Tensor) -> Tensor:
     """The input as the kernel sees it."""
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    return functional.pad(a, layer._reversed_padding_repeated_twice, mode=mode)
+    edges = layer._reversed_padding_repeated_twice
+    if not any(edges):
+        return a
+    return functional.pad(a, edges, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
 
 
-def _windows(layer: Conv, a: Tensor, places: torch.Size) -> Tensor:
-    """What the kernel sees at each place: (record · group, place, channel · kernel)."""
-    a = _padded(layer, a).contiguous()
-    batch, channels = a.shape[:2]
-    steps = a.stride()
-    size = (batch, channels, *places, *layer.kernel_size)
-    moves = [step * stride for step, stride in zip(steps[2:], layer.stride, strict=True)]
-    within = [step * dilation for step, dilation in zip(steps[2:], layer.dilation, strict=True)]
-    seen = a.as_strided(size, (steps[0], steps[1], *moves, *within))
-    n = len(places)
-    seen = seen.reshape(batch, layer.groups, channels // layer.groups, *size[2:])
-    order = (0, 1, *range(3, 3 + n), 2, *range(3 + n, 3 + 2 * n))
-    return seen.permute(order).reshape(batch * layer.groups, places.numel(), -1)
+def _unfolded(layer: Conv, a: Tensor, places: torch.Size, whole: bool) -> tuple[Tensor, list[int]]:
+    """The input as (record · group, channel · kernel, place), and where a step of the kernel begins among the places.
+
+    With stride s along the first dimension, the lines lie in s runs, of every s-th line each: so the lines that one
+    element of the kernel meets follow one another here too. Where the runs can be folded into the channels, they are.
+    """
+    a = _padded(layer, a)
+    stride, kernel, dilation = layer.stride, layer.kernel_size, layer.dilation
+    if not whole and a.shape[2] % stride[0]:
+        a = functional.pad(a, [0, 0] * (len(places) - 1) + [0, _up(a.shape[2], stride[0]) - a.shape[2]])
+    a = a.contiguous()
+    batch, channels, rows = a.shape[:3]
+    to_next = a.stride()
+    moves = [step * by for step, by in zip(to_next[2:], stride, strict=True)]
+    within = [step * by for step, by in zip(to_next[2:], dilation, strict=True)]
+    if whole:
+        size = (batch, channels, *kernel, *places)
+        seen = a.as_strided(size, (*to_next[:2], *within, *moves))
+        starts = [0]
+    else:
+        run = rows // stride[0]
+        size = (batch, channels, *kernel[1:], stride[0], run, *places[1:])
+        seen = a.as_strided(size, (*to_next[:2], *within[1:], to_next[2], *moves))
+        offsets = [k * dilation[0] for k in range(0, kernel[0], _fold(layer))]
+        starts = [((o % stride[0]) * run + o // stride[0]) * prod(places[1:]) for o in offsets]
+    depth = channels // layer.groups * prod(kernel) // len(starts)
+    return seen.reshape(batch * layer.groups, depth, -1), starts
 
 
-def _matrices(call: Call) -> tuple[Tensor, Tensor]:
-    """Windows and output gradient as (record · group, place, …): the convolution as a linear layer over places."""
-    layer: Conv = call.module  # type: ignore[assignment]
-    a, g = exact(call.inputs[0]), exact(call.back)
-    back = g.reshape(g.shape[0] * layer.groups, g.shape[1] // layer.groups, -1).transpose(1, 2)
-    return _windows(layer, a, g.shape[2:]), back
+def _grouped(layer: Conv, g: Tensor) -> Tensor:
+    """The output gradient as (record · group, channel, place)."""
+    return g.reshape(g.shape[0] * layer.groups, g.shape[1] // layer.groups, -1)
+
+
+def _gradients(layer: Conv, a: Tensor, g: Tensor, whole: bool, out: Tensor | None = None) -> Iterator[Tensor]:
+    """Each record's gradient, one step of the kernel after the other: (record · group, channel, channel · kernel)."""
+    seen, starts = _unfolded(layer, a, g.shape[2:], whole)
+    back = _grouped(layer, g)
+    for k, start in enumerate(starts):
+        met = seen[:, :, start : start + back.shape[2]].transpose(1, 2)
+        yield torch.bmm(back, met) if out is None else torch.bmm(back, met, out=out[:, k])
+
+
+def _ghost(layer: Conv, a: Tensor, g: Tensor, whole: bool) -> Tensor:
+    """‖Σ_t g_t w_tᵀ‖² = Σ_tt' ⟨g_t, g_t'⟩ ⟨w_t, w_t'⟩, for every record and group, w_t being what is seen at place t
+    (Goodfellow 2015 for one place, Li et al. 2022 for many).
+
+    Two windows' product is the sum of their lines' products, so the Gram matrix of the lines, which overlapping
+    windows share, is enough: the windows' is a sum of its blocks.
+    """
+    seen, starts = _unfolded(layer, a, g.shape[2:], whole)
+    back = _grouped(layer, g)
+    places = back.shape[2]
+    if places == 1 and whole:
+        return square_sum(seen) * square_sum(back)
+    lines = torch.bmm(seen.transpose(1, 2), seen)
+    blocks = [lines[:, start : start + places, start : start + places] for start in starts]
+    gram = torch.bmm(back.transpose(1, 2), back)
+    if len(blocks) == 1:
+        return gram.mul_(blocks[0]).sum(dim=(1, 2)).clamp_(min=0)
+    windows = blocks[0] + blocks[1]
+    for block in blocks[2:]:
+        windows += block
+    return windows.mul_(gram).sum(dim=(1, 2)).clamp_(min=0)
+
+
+def _as_weight(layer: Conv, made: Tensor, whole: bool) -> Tensor:
+    """Gradients (…, group, step of the kernel, channel, channel · kernel) in the order of the layer's weight."""
+    kernel, fold = layer.kernel_size, 1 if whole else _fold(layer)
+    steps, rest = (1, prod(kernel)) if whole else (kernel[0] // fold, prod(kernel[1:]))
+    out, inner = layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    made = made.reshape(-1, layer.groups, steps, out, inner, rest, fold)
+    return made.permute(0, 1, 3, 4, 2, 6, 5).reshape(-1, *layer.weight.shape)
 
 
 @handles(nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -49,54 +225,89 @@ class ConvolutionRule:
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
         if "weight" in call.names:
-            by_group = matrix_squared_norms(*_matrices(call), call)
-            out["weight"] = by_group.reshape(call.back.shape[0], -1).sum(dim=1)
+            out["weight"] = self._weight_squares(call, way_of(call))
         if "bias" in call.names:
-            out["bias"] = square_sum(exact(call.back).flatten(2).sum(dim=2))
+            call.kept["bias"] = _bias(call)
+            out["bias"] = square_sum(call.kept["bias"])
         return out
+
+    def _weight_squares(self, call: Call, way: Way) -> Tensor:
+        layer: Conv = call.module  # type: ignore[assignment]
+        sizes, groups, records = Sizes.of(call), layer.groups, call.back.shape[0]
+        kept: Tensor | None = None
+        if way.how == "keep":
+            shape = (records, groups, sizes.steps(way.whole), sizes.outputs, sizes.seen(way.whole)[0])
+            kept = torch.empty(shape, dtype=exact(call.back[:0]).dtype, device=call.back.device)
+            call.kept["weight"] = kept
+        squares = []
+        for some in chunks(call, groups * sizes.temporaries(way)):
+            a, g = exact(call.inputs[0][some]), exact(call.back[some])
+            if way.how == "ghost":
+                by_group = _ghost(layer, a, g, way.whole)
+            else:
+                into = None if kept is None else kept[some].flatten(0, 1)
+                parts = [square_sum(part) for part in _gradients(layer, a, g, way.whole, into)]
+                by_group = torch.stack(parts).sum(dim=0)
+            squares.append(by_group.reshape(g.shape[0], groups).sum(dim=1))
+        return torch.cat(squares)
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
         layer: Conv = call.module  # type: ignore[assignment]
-        weighted = exact(call.back) * spread(weights, call.back).to(exact(call.back).dtype)
         out = {}
         if "weight" in call.names:
-            kept = kept_sum(call, weights)
-            made = self._weight_sum(layer, exact(call.inputs[0]), weighted) if kept is None else kept
-            out["weight"] = made.reshape(layer.weight.shape)
+            kept = call.kept.pop("weight", None)
+            if kept is None:
+                out["weight"] = self._weight_sum(call, weights)
+            else:
+                made = weights.to(kept.dtype) @ kept.reshape(weights.shape[0], -1)
+                out["weight"] = _as_weight(layer, made, way_of(call).whole)[0]
         if "bias" in call.names:
-            out["bias"] = weighted.flatten(2).sum(dim=(0, 2))
+            each = call.kept.pop("bias", None)
+            each = _bias(call) if each is None else each
+            out["bias"] = weights.to(each.dtype) @ each
         return out
 
-    def _weight_sum(self, layer: Conv, a: Tensor, weighted: Tensor) -> Tensor:
-        """One convolution over the batch, in full float32: TensorFloat-32 could carry a record past its clip norm."""
+    def _weight_sum(self, call: Call, weights: Tensor) -> Tensor:
+        """The ordinary weight gradient of the batch, each record weighted."""
+        layer: Conv = call.module  # type: ignore[assignment]
         none = [0] * len(layer.kernel_size)
-        kernel = layer.weight.detach().to(a.dtype)
-        before = torch.backends.cudnn.allow_tf32
-        torch.backends.cudnn.allow_tf32 = False
-        try:
+        padding = layer.padding
+        inside = layer.padding_mode == "zeros" and not isinstance(padding, str)  # the product pads by itself
+        kernel = exact(layer.weight.detach())
+        total: Tensor | None = None
+        # The product makes its own copies of both, too.
+        for some in chunks(call, 2 * (prod(call.back.shape[1:]) + prod(call.inputs[0].shape[1:]))):
+            a, g = exact(call.inputs[0][some]), exact(call.back[some])
             made: Tensor = torch.ops.aten.convolution_backward(
-                weighted,
-                _padded(layer, a),
+                g * spread(weights[some], g),
+                a if inside else _padded(layer, a),
                 kernel,
                 None,
                 layer.stride,
-                none,
+                padding if inside else none,
                 layer.dilation,
                 False,
                 none,
                 layer.groups,
                 [False, True, False],
             )[1]
-        finally:
-            torch.backends.cudnn.allow_tf32 = before
-        return made
+            total = made if total is None else total + made
+        assert total is not None
+        return total
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
         layer: Conv = call.module  # type: ignore[assignment]
         out = {}
         if "weight" in call.names:
-            windows, back = _matrices(call)
-            out["weight"] = torch.bmm(back.transpose(1, 2), windows).reshape(-1, *layer.weight.shape)
+            whole = way_of(call).whole
+            a, g = exact(call.inputs[0]), exact(call.back)
+            parts = list(_gradients(layer, a, g, whole))
+            out["weight"] = _as_weight(layer, torch.stack(parts, dim=1), whole)
         if "bias" in call.names:
-            out["bias"] = exact(call.back).flatten(2).sum(dim=2)
+            out["bias"] = _bias(call)
         return out
+
+
+def _bias(call: Call) -> Tensor:
+    """Each record's bias gradient."""
+    return exact(call.back).flatten(2).sum(dim=2)

@@ -1,43 +1,68 @@
-"""Linear layers with any dimensions between record and feature."""
+"""Linear layers, over any number of leading dimensions."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.precision import exact, spread, square_sum
+from privypurse.training.gradients.precision import (
+    PASS,
+    chunks,
+    exact,
+    spread,
+    square_sum,
+    worth_keeping,
+)
 from privypurse.training.gradients.registry import Call, handles
 
 
-def _tokens(call: Call) -> tuple[Tensor, Tensor]:
-    """Input and output gradient as (record, token, feature), in float32 or better."""
-    a, g = exact(call.inputs[0]), exact(call.back)
-    return a.reshape(a.shape[0], -1, a.shape[-1]), g.reshape(g.shape[0], -1, g.shape[-1])
+def _tokens(values: Tensor) -> Tensor:
+    """As (record, token, feature), in float32 or better."""
+    return exact(values).reshape(values.shape[0], -1, values.shape[-1])
 
 
-def matrix_squared_norms(a: Tensor, g: Tensor, call: Call) -> Tensor:
-    """‖Σ_t g_t aᵗ_t‖² for every record, by whichever of three ways is cheapest.
+def way_of(call: Call) -> Literal["outer", "keep", "forget", "ghost"]:
+    """The cheapest way to a record's norm that needs little memory beside what the tape holds.
 
-    One token: the norm of an outer product. Few tokens: Gram matrices of the tokens (ghost norm, Goodfellow 2015;
-    Li et al. 2022). Many tokens: the gradient itself, which the call keeps for the sum.
+    One token: the norm of an outer product (Goodfellow 2015). Many tokens beside few features: the gradient itself,
+    kept for the sum where it is small. Few tokens: their Gram matrices (ghost norm, Li et al. 2022).
     """
-    tokens, size = a.shape[1], a.shape[2] * g.shape[2]
+    inputs, outputs = call.inputs[0].shape[-1], call.back.shape[-1]
+    tokens = call.back[0].numel() // outputs
     if tokens == 1:
-        return square_sum(a) * square_sum(g)
-    if 2 * tokens * tokens < size:
-        gram = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(g, g.transpose(1, 2)))
-        return gram.sum(dim=(1, 2)).clamp_(min=0)
-    call.kept["weight"] = torch.bmm(g.transpose(1, 2), a)
-    return square_sum(call.kept["weight"])
+        return "outer"
+    if worth_keeping(call, inputs * outputs):
+        return "keep"
+    ghost = tokens * tokens * (inputs + outputs + 3 * PASS)
+    return "ghost" if ghost < (tokens + 2 * PASS) * inputs * outputs else "forget"
 
 
-def kept_sum(call: Call, weights: Tensor) -> Tensor | None:
-    """Σ weight · gradient from what the norms kept, if they did."""
-    full = call.kept.pop("weight", None)
-    if full is None:
-        return None
-    each = full.reshape(weights.shape[0], -1)
-    return weights.to(each.dtype) @ each
+def _weight_squares(call: Call) -> Tensor:
+    """‖Σ_t g_t a_tᵀ‖² for every record."""
+    way = way_of(call)
+    if way == "outer":
+        return square_sum(_tokens(call.inputs[0])) * square_sum(_tokens(call.back))
+    inputs, outputs = call.inputs[0].shape[-1], call.back.shape[-1]
+    tokens = call.back[0].numel() // outputs
+    if way == "keep":
+        call.kept["weight"] = _made(_tokens(call.inputs[0]), _tokens(call.back))
+        return square_sum(call.kept["weight"])
+    squares = []
+    for some in chunks(call, 2 * (tokens * tokens if way == "ghost" else inputs * outputs)):
+        a, g = _tokens(call.inputs[0][some]), _tokens(call.back[some])
+        if way == "ghost":
+            gram = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(g, g.transpose(1, 2)))
+            squares.append(gram.sum(dim=(1, 2)).clamp_(min=0))
+        else:
+            squares.append(square_sum(_made(a, g)))
+    return torch.cat(squares)
+
+
+def _made(a: Tensor, g: Tensor) -> Tensor:
+    """Each record's gradient, Σ_t g_t a_tᵀ."""
+    return torch.bmm(g.transpose(1, 2), a)
 
 
 @handles(nn.Linear)
@@ -45,27 +70,32 @@ class LinearRule:
     whole_module = False
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
-        a, g = _tokens(call)
         out = {}
         if "weight" in call.names:
-            out["weight"] = matrix_squared_norms(a, g, call)
+            out["weight"] = _weight_squares(call)
         if "bias" in call.names:
-            out["bias"] = square_sum(g.sum(dim=1))
+            g = _tokens(call.back)
+            out["bias"] = square_sum(g.sum(dim=1) if g.shape[1] > 1 else g)
         return out
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        a, g = _tokens(call)
-        weighted = (g * spread(weights, g)).reshape(-1, g.shape[-1])
+        a, g = _tokens(call.inputs[0]), _tokens(call.back)
         out = {}
         if "weight" in call.names:
-            kept = kept_sum(call, weights)
-            made = weighted.T @ a.reshape(-1, a.shape[-1]) if kept is None else kept
-            out["weight"] = made.reshape(g.shape[-1], a.shape[-1])
+            kept = call.kept.pop("weight", None)
+            if kept is None:
+                # Weights go into the smaller of the two: that is a copy.
+                less = a.shape[2] < g.shape[2]
+                left, right = (g, a * spread(weights, a)) if less else (g * spread(weights, g), a)
+                out["weight"] = left.reshape(-1, g.shape[2]).T @ right.reshape(-1, a.shape[2])
+            else:
+                made = weights.to(kept.dtype) @ kept.reshape(weights.shape[0], -1)
+                out["weight"] = made.reshape(g.shape[2], a.shape[2])
         if "bias" in call.names:
-            out["bias"] = weighted.sum(dim=0)
+            out["bias"] = (weights.to(g.dtype) @ g.flatten(1)).reshape(g.shape[1:]).sum(dim=0)
         return out
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
-        a, g = _tokens(call)
-        full = {"weight": lambda: torch.bmm(g.transpose(1, 2), a), "bias": lambda: g.sum(dim=1)}
+        a, g = _tokens(call.inputs[0]), _tokens(call.back)
+        full = {"weight": lambda: _made(a, g), "bias": lambda: g.sum(dim=1)}
         return {name: full[name]() for name in call.names}

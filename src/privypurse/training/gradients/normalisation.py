@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privypurse.training.gradients.precision import exact, square_sum, weighted_total
+from privypurse.training.gradients.precision import exact, square_sum, weighted_total, worth_keeping
 from privypurse.training.gradients.registry import Call, handles
 
 Normalisation = nn.LayerNorm | nn.GroupNorm | nn.RMSNorm
@@ -35,10 +35,18 @@ class _ScaleAndShift(ABC):
         return out
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
-        return {name: square_sum(value) for name, value in self.per_record(call).items()}
+        made = self.per_record(call)
+        if all(worth_keeping(call, value[0].numel()) for value in made.values()):
+            call.kept = made
+        return {name: square_sum(value) for name, value in made.items()}
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        return {name: weighted_total(value, weights) for name, value in self.per_record(call).items()}
+        layer, made = call.module, call.kept or self.per_record(call)
+        call.kept = {}
+        return {
+            name: weighted_total(value, weights).reshape(layer.get_parameter(name).shape)
+            for name, value in made.items()
+        }
 
 
 class _OverLastDimensions(_ScaleAndShift):

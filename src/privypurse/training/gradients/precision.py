@@ -1,9 +1,17 @@
-"""Numbers in which norms and sums are taken: float32 or better, whatever the model computes in."""
+"""Numbers in which norms and sums are taken: float32 or better, whatever the model computes in.
+
+That products of float32 are not shortened to TensorFloat-32 on the way is seen to where rules are called.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from privypurse.training.gradients.registry import Call
+
+PASS = 16  # multiply-adds of a large product in the time in which one element is read, changed and written
+_IN_CACHE = 2**20  # elements of temporaries at once on a CPU: more than its nearer caches hold is no faster
 
 
 def exact(values: Tensor) -> Tensor:
@@ -11,8 +19,33 @@ def exact(values: Tensor) -> Tensor:
     return values if values.dtype in (torch.float32, torch.float64) else values.to(torch.float32)
 
 
+def chunks(call: Call, each: int) -> list[slice]:
+    """The records of a call in runs, so that temporaries of ``each`` elements a record stay small at once.
+
+    On a CPU as much as its caches hold. A GPU wants work in one piece: as much as a quarter of what the tape holds
+    for this call anyway. Depends on shapes alone, so a captured graph may hold it.
+    """
+    records, most = call.back.shape[0], _IN_CACHE
+    if call.back.device.type != "cpu":
+        most = max(most, (call.inputs[0].numel() + call.back.numel()) // 4)
+    size = max(1, min(records, most // max(1, each)))
+    pieces = -(-records // size)
+    size = -(-records // max(1, pieces))  # even pieces: a small rest would cost as much as a whole
+    return [slice(begin, min(begin + size, records)) for begin in range(0, records, size)]
+
+
+def worth_keeping(call: Call, size: int) -> bool:
+    """Whether per-record gradients of ``size`` elements are small beside what the tape holds for this call."""
+    held: int = call.inputs[0].numel() + call.back.numel()
+    return 2 * size * call.back.shape[0] <= held
+
+
 def square_sum(values: Tensor) -> Tensor:
-    """For each record the sum of squares of all that is left."""
+    """For each record the sum of squares of all that is left.
+
+    Not by vector_norm or a dot product: these add up float32 one after the other and lose 5e-5 and 1e-3 of the sum
+    of two million squares, where sum(), which adds in pairs, loses 1e-7.
+    """
     return values.flatten(1).square().sum(dim=1)
 
 
