@@ -242,6 +242,8 @@ def measure(name: str, batch: int, mode: str, device: str, repeats: int) -> tupl
         inputs = case(name, batch, device)
         gc.collect()
         before = torch.cuda.memory_allocated() if cuda else process_peak()
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
         made = MODES[device][mode](*inputs)
 
         def timed(*parts: Step) -> float:
@@ -256,8 +258,6 @@ def measure(name: str, batch: int, mode: str, device: str, repeats: int) -> tupl
                     times.append(time.perf_counter() - begun)
             return median(times)
 
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
         first = timed(made.gradients)
         peak = torch.cuda.max_memory_allocated() if cuda else process_peak()
         return first, timed(made.gradients, made.update), (peak - before) / 1e9

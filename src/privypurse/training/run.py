@@ -100,9 +100,8 @@ class PrivateRun:
             found = norms(tape, owner, limits.shape[0])
             factors = clip_factors(found * scale, limits)[owner]
             found = found[owner]
-        for name, value in summed(tape, factors * scale, found).items():
-            if name in self._views:
-                self._views[name].add_(value)
+        sums = {name: value for name, value in summed(tape, factors * scale, found).items() if name in self._views}
+        torch._foreach_add_([self._views[name] for name in sums], list(sums.values()))
 
     def release(self) -> None:
         """Count the step, then put the noisy gradient where the optimizer looks for it."""

@@ -96,6 +96,33 @@ def test_every_replay_draws_fresh_noise() -> None:
     assert repeated[0, -1] > 0.99
 
 
+def test_norms_on_the_device_are_those_of_float64() -> None:
+    """Also over two million elements of one sign, where adding them up one after the other would lose digits."""
+    from privypurse.training.gradients.precision import square_sum
+
+    for values in (torch.rand(3, 2_000_000), torch.randn(500, 40_000), torch.full((2, 3_000_000), 0.1)):
+        exact = values.double().square().sum(dim=1)
+        found = square_sum(values.cuda()).double().cpu()
+        assert float((found / exact - 1).abs().max()) < 5e-6
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_no_record_exceeds_its_clip_norm_where_tensor_floats_are_allowed(scale: float) -> None:
+    """A record alone, in float64: with TensorFloat-32 everywhere in the user's settings, and under autocast."""
+    model, (x, y) = network(), data(40).tensors
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        for i in range(40):
+            for short in (False, True):
+                limit = 10.0 ** -(i % 4)
+                with torch.autocast("cuda", dtype=torch.bfloat16, enabled=short):
+                    sums, _ = pp.clipped_sum(model, LOSS, scale * x[i : i + 1].cuda(), y[i : i + 1].cuda(), limit)
+                assert math.sqrt(sum(float(value.double().square().sum()) for value in sums.values())) <= limit
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def chacha_block(key: list[int], counter: int, nonce: list[int]) -> list[int]:
     """RFC 8439, section 2.3, one word at a time."""
     state = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574, *key, counter & 0xFFFFFFFF, counter >> 32, *nonce]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.registry import Call
+from privypurse.training.gradients.full_precision import full_precision
+from privypurse.training.gradients.registry import Call, Room
 from privypurse.training.gradients.tape import Recorder, Tape
 
 MARGIN = 1e-4
@@ -22,23 +22,6 @@ _MATERIALISED = 2**26  # elements of per-record gradients held at once where the
 
 Uses = dict[str, list[tuple[Call, str]]]
 """For each parameter of the model the calls that use it, and its name there."""
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Products of float32 as float32: no autocast, no TensorFloat-32, whatever the user's model runs in.
-
-    A norm that is a little too small would let a record past its clip norm by more than the margin (rule 12).
-    """
-    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(products)
-        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def uses_of(tape: Tape) -> Uses:
@@ -59,6 +42,11 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
 
 
 def _norms(tape: Tape, uses: Uses, owner: Tensor | None, units: int | None) -> Tensor:
+    if tape.device.type == "cuda":
+        # A GPU has the memory of the forward pass free again by now, and making gradients twice costs it more.
+        room = Room(sum(call.inputs[0].numel() + call.back.numel() for call in tape.finished()) * 3 // 2)
+        for call in tape.finished():
+            call.room = room
     apart = {name for name, calls in uses.items() if len(calls) > 1} if owner is None else set(uses)
     total: Tensor | None = None
     for call in tape.finished():
@@ -126,26 +114,28 @@ def summed(tape: Tape, factors: Tensor, norms: Tensor) -> dict[str, Tensor]:
 def _summed(tape: Tape, factors: Tensor, norms: Tensor) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     wild = ~torch.isfinite(norms)
-    # On a CPU looking costs nothing; a GPU would have to wait for the answer, and a captured graph cannot.
-    silence = wild.is_cuda or bool(wild.any())
-    for call in tape.finished():
-        heard = _silenced(call, wild) if silence else call
+    # A graph that is being captured cannot look, so it silences whatever may come.
+    silence = (wild.is_cuda and torch.cuda.is_current_stream_capturing()) or bool(wild.any())
+    calls, tape.calls = tape.finished(), []
+    while calls:
+        call = calls.pop(0)  # what it holds is not needed any more once it is summed
+        heard = _silenced(call) if silence else call
         for local, value in call.rule.weighted_sum(heard, factors).items():
             name = call.names[local]
             out[name] = value if name not in out else out[name] + value
     return out
 
 
-def _silenced(call: Call, wild: Tensor) -> Call:
-    """The call with zeros where these records stand: 0 · ∞ is not 0."""
+def _silenced(call: Call) -> Call:
+    """The call with zeros where something is not finite: 0 · ∞ is not 0. Only records with weight 0 have such."""
 
     def quiet(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.is_floating_point() and value.shape[:1] == wild.shape:
-            return value.masked_fill(wild.reshape(-1, *[1] * (value.dim() - 1)), 0.0)
-        return value
+        floats = isinstance(value, Tensor) and value.is_floating_point()
+        return value.nan_to_num(0.0, 0.0, 0.0) if floats else value
 
-    kept = {name: quiet(value.reshape(wild.shape[0], -1)) for name, value in call.kept.items()}
-    call.kept = {}
+    kept = {name: value.nan_to_num_(0.0, 0.0, 0.0) for name, value in call.kept.items()}
+    if set(call.names) <= set(kept):
+        return replace(call, kept=kept)
     return replace(call, inputs=tuple(map(quiet, call.inputs)), gradient=quiet(call.gradient), kept=kept)
 
 

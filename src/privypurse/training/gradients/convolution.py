@@ -79,6 +79,11 @@ class Sizes:
     def weight(self) -> int:
         return self.outputs * self.inputs * self.first * self.rest
 
+    @property
+    def whole(self) -> bool:
+        """Whether a gradient is better made from whole windows than step by step."""
+        return self.steps(False) == 1 or self.seen(False)[0] < _NARROW
+
     def seen(self, whole: bool) -> tuple[int, int]:
         """Rows and columns of the unfolded input."""
         if whole:
@@ -114,8 +119,8 @@ def way_of(call: Call) -> Way:
     """
     layer: Conv = call.module  # type: ignore[assignment]
     sizes = Sizes.of(call)
-    whole = sizes.steps(False) == 1 or sizes.seen(False)[0] < _NARROW
-    if worth_keeping(call, layer.groups * sizes.weight):
+    whole, weight = sizes.whole, layer.groups * sizes.weight
+    if worth_keeping(call, weight) or call.room.take(weight * call.back.shape[0]):
         return Way("keep", whole)
     ghosts = [(sizes.ghost(whole), whole) for whole in (False, True)]
     if min(ghosts)[0] < sizes.made():
@@ -225,7 +230,8 @@ class ConvolutionRule:
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
         if "weight" in call.names:
-            out["weight"] = self._weight_squares(call, way_of(call))
+            call.way = way_of(call)
+            out["weight"] = self._weight_squares(call, call.way)
         if "bias" in call.names:
             call.kept["bias"] = _bias(call)
             out["bias"] = square_sum(call.kept["bias"])
@@ -260,7 +266,7 @@ class ConvolutionRule:
                 out["weight"] = self._weight_sum(call, weights)
             else:
                 made = weights.to(kept.dtype) @ kept.reshape(weights.shape[0], -1)
-                out["weight"] = _as_weight(layer, made, way_of(call).whole)[0]
+                out["weight"] = _as_weight(layer, made, call.way.whole)[0]
         if "bias" in call.names:
             each = call.kept.pop("bias", None)
             each = _bias(call) if each is None else each
@@ -299,7 +305,7 @@ class ConvolutionRule:
         layer: Conv = call.module  # type: ignore[assignment]
         out = {}
         if "weight" in call.names:
-            whole = way_of(call).whole
+            whole = Sizes.of(call).whole
             a, g = exact(call.inputs[0]), exact(call.back)
             parts = list(_gradients(layer, a, g, whole))
             out["weight"] = _as_weight(layer, torch.stack(parts, dim=1), whole)

@@ -12,6 +12,20 @@ from privypurse.errors import InvalidInput
 
 
 @dataclass
+class Room:
+    """How many elements of per-record gradients may still be kept, by all layers together."""
+
+    left: int = 0
+
+    def take(self, elements: int) -> bool:
+        """Whether there is room for so many; then it is taken."""
+        if elements > self.left:
+            return False
+        self.left -= elements
+        return True
+
+
+@dataclass
 class Call:
     """One use of a layer in a forward pass: its inputs and, after the backward pass, its output's gradient."""
 
@@ -24,6 +38,9 @@ class Call:
     gradient: Tensor | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Per-record gradients that the norms had to materialise, so that the sum need not make them again."""
+    room: Room = field(default_factory=Room)
+    way: Any = None
+    """How the rule took the norms, where the sum has to know."""
 
     @property
     def back(self) -> Tensor:

@@ -26,8 +26,7 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, output: Tensor, anchor: Tensor, call: Call) -> Tensor:
         ctx.call = call
-        ctx.mark_dirty(output)  # handed on as it is, not as a view: layers behind may work in place
-        return output
+        return output.detach()  # the same memory, but no view in autograd's eyes: layers behind may work in place
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -59,7 +58,22 @@ class Recorder:
         self.model = model
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.units: list[tuple[str, nn.Module, Rule]] = list(registry.units(model))
-        self._tape: Tape | None = None
+        self._watched = [(module, rule, self._own(module, rule)) for _, module, rule in self.units]
+        self._trainable = list(self.trainable().values())
+        self._buffers = [
+            (module, name, f"{prefix}.{name}" if prefix else name)
+            for prefix, module in model.named_modules()
+            for name, _ in module.named_buffers(recurse=False)
+        ]
+        self._anchors: dict[torch.device, Tensor] = {}
+
+    def _own(self, module: nn.Module, rule: Rule) -> dict[str, str]:
+        """The trainable parameters that the rule answers for: local name → name in the model."""
+        return {
+            local: self._names[id(parameter)]
+            for local, parameter in module.named_parameters(recurse=rule.whole_module)
+            if parameter.requires_grad
+        }
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters to be trained, by name; a shared one once."""
@@ -69,8 +83,8 @@ class Recorder:
     def recording(self, tape: Tape) -> Iterator[None]:
         """Every forward pass inside is written onto ``tape``."""
         handles = [
-            module.register_forward_hook(self._hook(tape, module, rule), with_kwargs=True)
-            for _, module, rule in self.units
+            module.register_forward_hook(self._hook(tape, module, rule, names), with_kwargs=True)
+            for module, rule, names in self._watched
         ]
         try:
             yield
@@ -78,29 +92,27 @@ class Recorder:
             for handle in handles:
                 handle.remove()
 
-    def _hook(self, tape: Tape, module: nn.Module, rule: Rule) -> Callable[..., Any]:
-        names = {
-            local: self._names[id(parameter)]
-            for local, parameter in module.named_parameters(recurse=rule.whole_module)
-            if parameter.requires_grad
-        }
-
+    def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
             call = Call(module, rule, names, tuple(_detached(value) for value in inputs), options)
             tape.calls.append(call)
             first = output[0] if isinstance(output, tuple) else output
-            anchor = torch.zeros((), device=first.device, requires_grad=True)
-            tapped = _Tap.apply(first, anchor, call)  # type: ignore[no-untyped-call]
+            tapped = _Tap.apply(first, self._anchor(first.device), call)  # type: ignore[no-untyped-call]
             return (tapped, *output[1:]) if isinstance(output, tuple) else tapped
 
         return hook
 
     def forward(self, tape: Tape, *inputs: Any, **options: Any) -> Any:
         """The model's output, with its trainable layers on the tape and no weight gradient asked for."""
-        detached = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
         before = self._versions()
-        with self.recording(tape):
-            output = torch.func.functional_call(self.model, detached, inputs, options)
+        for parameter in self._trainable:
+            parameter.requires_grad = False
+        try:
+            with self.recording(tape):
+                output = self.model(*inputs, **options)
+        finally:
+            for parameter in self._trainable:
+                parameter.requires_grad = True
         changed = [name for name, version in self._versions().items() if before.get(name) != version]
         if changed:
             raise InvalidInput(
@@ -112,7 +124,14 @@ class Recorder:
 
     def _versions(self) -> dict[str, tuple[int, int]]:
         """Of every buffer which tensor it is, and how often that was written to."""
-        return {name: (id(buffer), buffer._version) for name, buffer in self.model.named_buffers()}
+        found = ((name, getattr(module, local)) for module, local, name in self._buffers)
+        return {name: (id(buffer), buffer._version) for name, buffer in found if buffer is not None}
+
+    def _anchor(self, device: torch.device) -> Tensor:
+        """Something that asks for a gradient, so that one comes back to a layer whose input asks for none."""
+        if device not in self._anchors:
+            self._anchors[device] = torch.zeros((), device=device, requires_grad=True)
+        return self._anchors[device]
 
 
 def _detached(value: Any) -> Any:
