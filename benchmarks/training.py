@@ -3,7 +3,7 @@
 Plain is forward and backward without privacy. Beside it, at the same batch and in torch's default precision: our
 clipped sum, and Opacus by hooks and by ghost clipping; on a GPU also plain and ours as CUDA graphs. Each runs in a
 process of its own; time is the median of several steps, first of the gradients alone, then with noise and optimizer
-step; memory is the peak above model and data (on a GPU the allocator's, on a CPU the process's).
+step; memory is the peak of torch's allocator in whole steps, above model and data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import gc
 import os
 import platform
-import resource
 import time
 import warnings
 from collections.abc import Callable
@@ -107,6 +106,8 @@ class Mode:
 
     gradients: Step
     update: Step
+    settle: Step | None = None
+    """What has to be done before the gradients can be captured."""
 
 
 def plain(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
@@ -140,7 +141,7 @@ def ours(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
         run.release()
         optimizer.step()
 
-    return Mode(gradients, update)
+    return Mode(gradients, update, run.stay_in_place)
 
 
 def captured(made: Callable[[nn.Module, Tensor, Tensor], Mode]) -> Callable[[nn.Module, Tensor, Tensor], Mode]:
@@ -148,6 +149,8 @@ def captured(made: Callable[[nn.Module, Tensor, Tensor], Mode]) -> Callable[[nn.
 
     def make(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
         mode = made(model, x, y)
+        if mode.settle is not None:
+            mode.settle()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(side):
             for _ in range(3):
@@ -230,8 +233,22 @@ CASES = {
 }
 
 
-def process_peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def peak_memory(work: Callable[[], Any], device: str) -> tuple[Any, float]:
+    """What ``work`` gives, and the most that torch's allocator held during it, in GB above what it held before.
+
+    Of the process itself one would measure how generous malloc was today. Scratch space of libraries is not in it on
+    a CPU, for anybody.
+    """
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = work()
+        return result, (torch.cuda.max_memory_allocated() - before) / 1e9
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        result = work()
+    events = sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    held = np.cumsum([event.nbytes() for event in events if event.name() == "[memory]"])
+    return result, float(held.max(initial=0)) / 1e9
 
 
 def measure(name: str, batch: int, mode: str, device: str, repeats: int) -> tuple[float, float, float] | str:
@@ -241,10 +258,15 @@ def measure(name: str, batch: int, mode: str, device: str, repeats: int) -> tupl
     try:
         inputs = case(name, batch, device)
         gc.collect()
-        before = torch.cuda.memory_allocated() if cuda else process_peak()
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
-        made = MODES[device][mode](*inputs)
+
+        def prepare() -> Mode:
+            made = MODES[device][mode](*inputs)
+            for _ in range(2):
+                made.gradients()
+                made.update()
+            return made
+
+        made, peak = peak_memory(prepare, device)
 
         def timed(*parts: Step) -> float:
             times = []
@@ -258,9 +280,7 @@ def measure(name: str, batch: int, mode: str, device: str, repeats: int) -> tupl
                     times.append(time.perf_counter() - begun)
             return median(times)
 
-        first = timed(made.gradients)
-        peak = torch.cuda.max_memory_allocated() if cuda else process_peak()
-        return first, timed(made.gradients, made.update), (peak - before) / 1e9
+        return timed(made.gradients), timed(made.gradients, made.update), peak
     except (RuntimeError, MemoryError, NotImplementedError) as error:
         return f"{type(error).__name__}: {error}"[:60]
 

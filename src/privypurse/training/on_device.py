@@ -48,6 +48,7 @@ class OnDevice:
         self._loss = torch.zeros((), device=run.device)
         host = torch.full((_SLOTS, size), people, dtype=torch.int64).pin_memory()
         used = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
+        run.stay_in_place()
         self._capture()
         run.clear()
         turn = 0

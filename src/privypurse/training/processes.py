@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,10 +45,11 @@ class Processes:
             for parameter in parameters:
                 dist.broadcast(parameter.data, src=0)
 
-    def total(self, values: Tensor) -> None:
+    def total(self, values: Sequence[Tensor]) -> None:
         """Add up over all processes, in place."""
         if self.size > 1:
-            dist.all_reduce(values)
+            for waiting in [dist.all_reduce(value, async_op=True) for value in values]:
+                waiting.wait()
 
     def same(self, number: int) -> int:
         """The first process's number."""

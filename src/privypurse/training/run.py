@@ -13,12 +13,15 @@ from privypurse import planfile
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.plans import Plan
-from privypurse.training.gradients import Recorder, Tape, clip_factors, norms, summed
+from privypurse.training.gradients import Recorder, Tape, clip_factors, norms, sums
 from privypurse.training.processes import Processes
-from privypurse.training.randomness import SeededRandomness, randomness
+from privypurse.training.randomness import Randomness, SeededRandomness, randomness
 
 if TYPE_CHECKING:
     from privypurse.training.journal import Journal
+
+
+_NOISE_AT_ONCE = (2**20, 2**26)  # normals in one draw, on a CPU and on a GPU
 
 
 class PlanExhausted(PrivyPurseError, RuntimeError):
@@ -50,9 +53,9 @@ class PrivateRun:
         self.device = devices.pop()
         self.processes.agree((*model.parameters(), *model.buffers()))
         wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
-        self._sizes = [parameter.numel() for parameter in self.parameters.values()]
-        self._sums = torch.zeros(sum(self._sizes), dtype=torch.float64 if wide else torch.float32, device=self.device)
-        self._views = self._by_name(self._sums)
+        self._dtype = torch.float64 if wide else torch.float32
+        self._sums: dict[str, Tensor] = {}
+        self._static = False
         self._digest = planfile.digest(plan)
         self.journal = self._opened(journal)
         self.steps_taken = self.processes.same(self.journal.counted if self.journal and self._secure else 0)
@@ -85,7 +88,18 @@ class PrivateRun:
 
     def clear(self) -> None:
         """Forget what was added since the last release: it belongs to no step."""
-        self._sums.zero_()
+        if self._static:
+            torch._foreach_zero_(list(self._sums.values()))
+        else:
+            self._sums = {}
+
+    def stay_in_place(self) -> None:
+        """From now on sums keep their addresses, as a captured graph needs them to."""
+        self._static = True
+        self._sums = {name: self._zeros(name) for name in self.parameters}
+
+    def _zeros(self, name: str) -> Tensor:
+        return torch.zeros(self.parameters[name].shape, dtype=self._dtype, device=self.device)
 
     def add(self, tape: Tape, limits: Tensor, owner: Tensor | None = None, scale: float = 1.0) -> None:
         """Clip what is on the tape and add it to the step's sum.
@@ -100,8 +114,11 @@ class PrivateRun:
             found = norms(tape, owner, limits.shape[0])
             factors = clip_factors(found * scale, limits)[owner]
             found = found[owner]
-        sums = {name: value for name, value in summed(tape, factors * scale, found).items() if name in self._views}
-        torch._foreach_add_([self._views[name] for name in sums], list(sums.values()))
+        for name, part in sums(tape, factors * scale, found):
+            if name in self._sums:
+                self._sums[name].add_(part)
+            elif name in self.parameters:
+                self._sums[name] = part.to(self._dtype)
 
     def release(self) -> None:
         """Count the step, then put the noisy gradient where the optimizer looks for it."""
@@ -110,24 +127,36 @@ class PrivateRun:
         if self.journal is not None:
             self.journal.count(step)  # before anything is released, and never rolled back (rule 10)
         self.steps_taken = step
-        released = self._sums.clone()
+        total = self._taken()
         if self.processes.first:  # once in total, whatever the number of processes
-            source = self.source.for_step(step)
-            noise = source.normal(released.numel(), released.dtype, self.device)
-            released.add_(noise, alpha=self.plan.noise_multiplier * self.plan.clip_norm)
-        self.processes.total(released)
-        released.div_(self.plan.batch_size)  # a public constant, whoever was drawn (rule 2)
-        for name, gradient in self._by_name(released).items():
-            parameter = self.parameters[name]
-            parameter.grad = gradient.to(parameter.dtype)
-        self.clear()
+            self._add_noise(list(total.values()), self.source.for_step(step))
+        self.processes.total(list(total.values()))
+        torch._foreach_div_(list(total.values()), self.plan.batch_size)  # a public constant (rule 2)
+        for name, parameter in self.parameters.items():
+            parameter.grad = total[name].to(parameter.dtype)
 
-    def _by_name(self, flat: Tensor) -> dict[str, Tensor]:
-        parts = torch.split(flat, self._sizes)
-        return {
-            name: part.view(parameter.shape)
-            for (name, parameter), part in zip(self.parameters.items(), parts, strict=True)
-        }
+    def _taken(self) -> dict[str, Tensor]:
+        """The step's sums, to be changed and handed on; the next step starts from nothing."""
+        if self._static:
+            total = dict(zip(self._sums, torch._foreach_add(list(self._sums.values()), 0.0), strict=True))
+        else:
+            # What nobody contributed to gets noise like everything else.
+            total = {name: self._sums[name] if name in self._sums else self._zeros(name) for name in self.parameters}
+        self.clear()
+        return total
+
+    def _add_noise(self, total: list[Tensor], source: Randomness) -> None:
+        """In pieces: one draw for many small parameters, and no second copy of a large model."""
+        deviation = self.plan.noise_multiplier * self.plan.clip_norm
+        most = _NOISE_AT_ONCE[self.device.type == "cuda"]
+        while total:
+            count = 1
+            while count < len(total) and sum(part.numel() for part in total[: count + 1]) <= most:
+                count += 1
+            piece, total = total[:count], total[count:]
+            noise = source.normal(sum(part.numel() for part in piece), self._dtype, self.device)
+            shaped = [some.view(part.shape) for some, part in zip(_split(noise, piece), piece, strict=True)]
+            torch._foreach_add_(piece, shaped, alpha=deviation)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is. No generator has a state to save: a seeded one follows from seed and step (rule 10)."""
@@ -155,6 +184,10 @@ class PrivateRun:
         if self.journal is not None:
             self.journal.close()
             self.journal = None
+
+
+def _split(flat: Tensor, like: list[Tensor]) -> tuple[Tensor, ...]:
+    return torch.split(flat, [part.numel() for part in like])
 
 
 def _held(recorder: Recorder, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:

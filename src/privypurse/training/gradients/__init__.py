@@ -2,7 +2,7 @@
 
 # Imported for what they register: each file is the rule of one kind of layer.
 from privypurse.training.gradients import convolution, embedding, linear, normalisation, refused
-from privypurse.training.gradients.clipped import clip_factors, clipped_sum, norms, per_record_norms, recorded, summed
+from privypurse.training.gradients.clipped import clip_factors, clipped_sum, norms, per_record_norms, recorded, sums
 from privypurse.training.gradients.tape import Recorder, Tape
 
 __all__ = [
@@ -18,5 +18,5 @@ __all__ = [
     "per_record_norms",
     "recorded",
     "refused",
-    "summed",
+    "sums",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -105,25 +105,24 @@ def clip_factors(norms: Tensor, clip_norms: Tensor) -> Tensor:
     return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
 
 
-def summed(tape: Tape, factors: Tensor, norms: Tensor) -> dict[str, Tensor]:
-    """Σ factor · gradient over records, by parameter name. Records whose norm is not finite are left out."""
-    with full_precision(tape.device):
-        return _summed(tape, factors, norms)
+def sums(tape: Tape, factors: Tensor, norms: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Σ factor · gradient over records, by parameter name; one that is used several times comes in several parts.
 
-
-def _summed(tape: Tape, factors: Tensor, norms: Tensor) -> dict[str, Tensor]:
-    out: dict[str, Tensor] = {}
+    Records whose norm is not finite are left out. The tape is used up on the way, so that its memory is free again.
+    """
+    calls, tape.calls = tape.finished(), []
+    device = calls[0].back.device
     wild = ~torch.isfinite(norms)
     # A graph that is being captured cannot look, so it silences whatever may come.
     silence = (wild.is_cuda and torch.cuda.is_current_stream_capturing()) or bool(wild.any())
-    calls, tape.calls = tape.finished(), []
     while calls:
-        call = calls.pop(0)  # what it holds is not needed any more once it is summed
-        heard = _silenced(call) if silence else call
-        for local, value in call.rule.weighted_sum(heard, factors).items():
-            name = call.names[local]
-            out[name] = value if name not in out else out[name] + value
-    return out
+        call = calls.pop(0)
+        with full_precision(device):
+            parts = call.rule.weighted_sum(_silenced(call) if silence else call, factors)
+        names = call.names
+        del call  # what it held is free before the parts are used
+        for local in list(parts):
+            yield names[local], parts.pop(local)
 
 
 def _silenced(call: Call) -> Call:
@@ -203,4 +202,7 @@ def clipped_sum(
     tape, _ = recorded(Recorder(model), loss_fn, x, y)
     found = norms(tape)
     limits = torch.as_tensor(clip_norms, dtype=found.dtype, device=found.device).expand_as(found)
-    return summed(tape, clip_factors(found, limits), found), found
+    total: dict[str, Tensor] = {}
+    for name, part in sums(tape, clip_factors(found, limits), found):
+        total[name] = total[name] + part if name in total else part
+    return total, found
