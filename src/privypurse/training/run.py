@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from privypurse.training.journal import Journal
 
 
-_NOISE_AT_ONCE = (2**20, 2**26)  # normals in one draw, on a CPU and on a GPU
+_NOISE_AT_ONCE = (2**18, 2**26)  # normals in one draw: what a CPU's caches hold, and what keeps a GPU busy
 
 
 class PlanExhausted(PrivyPurseError, RuntimeError):
@@ -118,7 +119,7 @@ class PrivateRun:
             if name in self._sums:
                 self._sums[name].add_(part)
             elif name in self.parameters:
-                self._sums[name] = part.to(self._dtype)
+                self._sums[name] = part.to(self._dtype).contiguous()
 
     def release(self) -> None:
         """Count the step, then put the noisy gradient where the optimizer looks for it."""
@@ -129,7 +130,7 @@ class PrivateRun:
         self.steps_taken = step
         total = self._taken()
         if self.processes.first:  # once in total, whatever the number of processes
-            self._add_noise(list(total.values()), self.source.for_step(step))
+            self._add_noise(total.values(), self.source.for_step(step))
         self.processes.total(list(total.values()))
         torch._foreach_div_(list(total.values()), self.plan.batch_size)  # a public constant (rule 2)
         for name, parameter in self.parameters.items():
@@ -145,18 +146,17 @@ class PrivateRun:
         self.clear()
         return total
 
-    def _add_noise(self, total: list[Tensor], source: Randomness) -> None:
-        """In pieces: one draw for many small parameters, and no second copy of a large model."""
+    def _add_noise(self, total: Iterable[Tensor], source: Randomness) -> None:
+        """In pieces: one draw for many small parameters, several for a large one, and no second copy of the model."""
         deviation = self.plan.noise_multiplier * self.plan.clip_norm
         most = _NOISE_AT_ONCE[self.device.type == "cuda"]
-        while total:
-            count = 1
-            while count < len(total) and sum(part.numel() for part in total[: count + 1]) <= most:
-                count += 1
-            piece, total = total[:count], total[count:]
-            noise = source.normal(sum(part.numel() for part in piece), self._dtype, self.device)
-            shaped = [some.view(part.shape) for some, part in zip(_split(noise, piece), piece, strict=True)]
-            torch._foreach_add_(piece, shaped, alpha=deviation)
+        slices = [some for part in total for some in torch.split(part.view(-1), most)]
+        while slices:
+            ends = np.cumsum([some.numel() for some in slices])
+            count = max(1, int(np.searchsorted(ends, most, side="right")))
+            piece, slices = slices[:count], slices[count:]
+            noise = source.normal(int(ends[count - 1]), self._dtype, self.device)
+            torch._foreach_add_(piece, torch.split(noise, [some.numel() for some in piece]), alpha=deviation)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is. No generator has a state to save: a seeded one follows from seed and step (rule 10)."""
@@ -184,10 +184,6 @@ class PrivateRun:
         if self.journal is not None:
             self.journal.close()
             self.journal = None
-
-
-def _split(flat: Tensor, like: list[Tensor]) -> tuple[Tensor, ...]:
-    return torch.split(flat, [part.numel() for part in like])
 
 
 def _held(recorder: Recorder, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:

@@ -227,6 +227,9 @@ def _as_weight(layer: Conv, made: Tensor, whole: bool) -> Tensor:
 class ConvolutionRule:
     whole_module = False
 
+    def settle(self, call: Call) -> None:
+        """Both input and output gradient are needed for the sum."""
+
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
         if "weight" in call.names:

@@ -23,6 +23,9 @@ def _tokens(call: Call) -> tuple[Tensor, Tensor]:
 class EmbeddingRule:
     whole_module = False
 
+    def settle(self, call: Call) -> None:
+        """Both input and output gradient are needed for the sum."""
+
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         index, g = _tokens(call)
         # Two tokens meet in the gradient only where they look up the same row.

@@ -21,6 +21,9 @@ class GenericRule:
 
     whole_module = True
 
+    def settle(self, call: Call) -> None:
+        """Both input and output gradient are needed for the sum."""
+
     def check(self, layer: nn.Module, name: str) -> None:
         """Raise for what cannot be run again one record at a time."""
         for inner_name, inner in layer.named_modules():

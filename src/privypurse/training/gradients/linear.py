@@ -69,6 +69,9 @@ def _made(a: Tensor, g: Tensor) -> Tensor:
 class LinearRule:
     whole_module = False
 
+    def settle(self, call: Call) -> None:
+        """Both input and output gradient are needed for the sum."""
+
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
         if "weight" in call.names:

@@ -26,7 +26,14 @@ class _ScaleAndShift(ABC):
     def summed(self, layer: nn.Module, values: Tensor) -> Tensor:
         """Per-position gradients summed over all but the record and the shape of the parameters."""
 
+    def settle(self, call: Call) -> None:
+        made = self.per_record(call)
+        if all(worth_keeping(call, value[0].numel()) for value in made.values()):
+            call.keep(made)
+
     def per_record(self, call: Call) -> dict[str, Tensor]:
+        if call.kept:
+            return call.kept
         g, out = exact(call.back), {}
         if "weight" in call.names:
             out["weight"] = self.summed(call.module, g * self.normalised(call.module, exact(call.inputs[0])))
@@ -35,18 +42,10 @@ class _ScaleAndShift(ABC):
         return out
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
-        made = self.per_record(call)
-        if all(worth_keeping(call, value[0].numel()) for value in made.values()):
-            call.kept = made
-        return {name: square_sum(value) for name, value in made.items()}
+        return {name: square_sum(value) for name, value in self.per_record(call).items()}
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        layer, made = call.module, call.kept or self.per_record(call)
-        call.kept = {}
-        return {
-            name: weighted_total(value, weights).reshape(layer.get_parameter(name).shape)
-            for name, value in made.items()
-        }
+        return {name: weighted_total(value, weights) for name, value in self.per_record(call).items()}
 
 
 class _OverLastDimensions(_ScaleAndShift):

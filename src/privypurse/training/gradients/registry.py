@@ -51,7 +51,19 @@ class Call:
     def rows(self, some: slice) -> Call:
         """The same call for some of the records."""
         inputs = tuple(value[some] if isinstance(value, Tensor) else value for value in self.inputs)
-        return Call(self.module, self.rule, self.names, inputs, self.options, self.back[some])
+        kept = {name: value[some] for name, value in self.kept.items()}
+        return Call(self.module, self.rule, self.names, inputs, self.options, self.back[some], kept)
+
+    def keep(self, gradients: dict[str, Tensor]) -> None:
+        """Go on with per-record gradients alone. Of inputs and output gradient only the shapes stay."""
+        self.kept = gradients
+        self.inputs = tuple(_shape_of(value) if isinstance(value, Tensor) else value for value in self.inputs)
+        self.gradient = _shape_of(self.back)
+
+
+def _shape_of(value: Tensor) -> Tensor:
+    """A tensor of that shape which takes no memory."""
+    return value.new_zeros(()).expand(value.shape)
 
 
 class Rule(Protocol):
@@ -59,6 +71,10 @@ class Rule(Protocol):
 
     whole_module: bool
     """Whether the rule answers for the parameters of all submodules too."""
+
+    def settle(self, call: Call) -> None:
+        """Called once the output's gradient is there: a rule may let go of what it does not need any more."""
+        ...
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         """For each parameter the squared norm of every record's gradient, in float32 or better."""

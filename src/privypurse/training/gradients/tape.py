@@ -33,6 +33,7 @@ class _Tap(torch.autograd.Function):
         if ctx.call.gradient is not None:
             raise InvalidInput("backward was run twice through one forward pass; run the forward pass again")
         ctx.call.gradient = gradient.detach()
+        ctx.call.rule.settle(ctx.call)
         return gradient, None, None
 
 
