@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.training.checkpoints import Checkpoints
-from privypurse.training.gradients import recorded
+from privypurse.training.gradients import look, recorded
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loader import Batch, Draws, PrivateLoader
 from privypurse.training.on_device import OnDevice, static_size
@@ -145,12 +145,16 @@ def _eager(
 ) -> Iterator[Tensor]:
     """Adds one step's clipped gradients to the run at each turn; gives the mean loss of its last batch."""
     drawn: list[Batch] = []
+    looked = False
     draws = Draws(run, max_physical_batch, max_records_per_person)
     run.clear()
     for number, data in enumerate(PrivateLoader(dataset, draws, drawn.append, workers)):
         batch = drawn.pop()
         *inputs, label = _moved(data, run.device)
-        tape, losses = recorded(run.recorder, loss_fn, tuple(inputs), label, look=number < 2)
+        if not looked and batch.records.size > 1:
+            look(run.recorder, tuple(inputs), {}, batch.records.size)
+            looked = True
+        tape, losses = recorded(run.recorder, loss_fn, tuple(inputs), label, number < 2)
         run.add(tape, *batch.limits(run))
         if batch.last:
             yield losses[: batch.real].mean()

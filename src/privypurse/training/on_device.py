@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from privypurse.plans import Plan
+from privypurse.training.gradients import look as look_at
 from privypurse.training.gradients import recorded
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loader import Draws
@@ -67,6 +68,9 @@ class OnDevice:
             yield self._loss
 
     def _capture(self) -> None:
+        # Real records for the look at model and loss; what they add to the sums is cleared before the first step.
+        first = min(self._places.shape[0], self._run.plan.people)
+        self._places[:first] = torch.arange(first, device=self._places.device)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -81,6 +85,8 @@ class OnDevice:
         nobody = self._places == self._run.plan.people
         rows = self._places.masked_fill(nobody, 0)
         *inputs, label = [tensor[rows] for tensor in self._tensors]
+        if look:
+            look_at(self._run.recorder, tuple(inputs), {}, rows.shape[0])
         tape, losses = recorded(self._run.recorder, self._loss_fn, tuple(inputs), label, look)
         self._run.add(tape, self._clip_norms[self._places])
         self._loss.copy_(losses.masked_fill(nobody, 0.0).sum() / (~nobody).sum().clamp(min=1))

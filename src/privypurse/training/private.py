@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan, Promise
-from privypurse.training.gradients import Tape
+from privypurse.training.gradients import Tape, look
 from privypurse.training.loader import Batch, Draws, PrivateLoader
 from privypurse.training.outputs import watched
 from privypurse.training.processes import unwrapped
@@ -28,6 +28,7 @@ class Attendance:
     def __init__(self, run: PrivateRun, loss_reduction: str) -> None:
         self.run, self._mean = run, loss_reduction == "mean"
         self._batch: Batch | None = None
+        self._looked = False
         self._tapes: list[tuple[Tape, int]] = []
 
     def begin(self, batch: Batch) -> None:
@@ -46,7 +47,10 @@ class Attendance:
         first = next((value for value in (*inputs, *options.values()) if isinstance(value, Tensor)), None)
         if first is None or first.dim() == 0:
             raise InvalidInput("the model needs a tensor whose first dimension counts records among its inputs")
-        tape = Tape()
+        if not self._looked and first.shape[0] > 1:
+            look(self.run.recorder, inputs, options, first.shape[0])
+            self._looked = True
+        tape = Tape(first.shape[0])
         self._tapes.append((tape, first.shape[0]))
         return watched(self.run.recorder.forward(tape, *inputs, **options))
 

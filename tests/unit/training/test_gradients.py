@@ -158,7 +158,7 @@ def test_the_ordinary_weight_gradient_is_not_computed() -> None:
     """Only the operations of the backward pass are counted: no product that makes a weight gradient is among them."""
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16))
     x, y = torch.randn(8, 32), torch.randn(8, 16)
-    tape = gradients.Tape()
+    tape = gradients.Tape(8)
     losses = square_loss(gradients.Recorder(model).forward(tape, x), y)
     with torch.profiler.profile(record_shapes=True) as profile:
         losses.sum().backward()
@@ -231,7 +231,7 @@ def test_every_way_to_a_convolutions_norm_is_exact(
         patch.setattr(precision, "_IN_CACHE", room)  # from one record at a time to all at once
         check(layer, x)
         target = torch.randn(layer(x.double()).shape, dtype=torch.float64)
-        tape = gradients.Tape()
+        tape = gradients.Tape(x.shape[0])
         square_loss(gradients.Recorder(layer).forward(tape, x.double()), target).sum().backward()
         full = tape.calls[0].rule.per_record(tape.calls[0])
     for i, grads in enumerate(one_at_a_time(layer, x.double(), target)):
@@ -252,7 +252,7 @@ def test_every_way_to_a_linear_layers_norm_is_exact(way: str, room: int, monkeyp
 
 def test_the_way_follows_the_shape_of_the_layer() -> None:
     def ways(model: nn.Module, x: Tensor) -> list[Any]:
-        tape = gradients.Tape()
+        tape = gradients.Tape(x.shape[0])
         output = gradients.Recorder(model).forward(tape, x)
         output.flatten(1).sum().backward()
         rules = {nn.Conv2d: convolution, nn.Linear: linear}
@@ -269,7 +269,7 @@ def test_the_way_follows_the_shape_of_the_layer() -> None:
 
 
 def test_chunks_hold_every_record_once_and_little_at_a_time() -> None:
-    tape = gradients.Tape()
+    tape = gradients.Tape(1000)
     gradients.Recorder(nn.Linear(2, 2)).forward(tape, torch.randn(1000, 2)).sum().backward()
     for each in (1, 3000, 2**18, 2**30):
         runs = precision.chunks(tape.calls[0], each)

@@ -197,3 +197,97 @@ def test_any_optimizer(kind: type[torch.optim.Optimizer]) -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=4, cycle_momentum=False)
     pp.train(model, optimizer, data(), planned(), LOSS, scheduler=schedule)
     assert all(not torch.equal(a, b.detach()) for a, b in zip(before, model.parameters(), strict=True))
+
+
+class TokensAsRows(nn.Module):
+    """Flattens (records, tokens, features) into rows before its layer, and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.reshape(-1, 4)).reshape(x.shape[0], -1, 3).mean(dim=1)
+
+
+class Positions(nn.Module):
+    """Looks its positions up once for the whole batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(16, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = self.table(torch.arange(16))
+        return self.layer(x.reshape(x.shape[0], 16, 4) + places).mean(dim=1)
+
+
+class Centred(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer((x - x.mean(dim=0)).flatten(1))
+
+
+class Attends(nn.Module):
+    """Attention over the wrong dimension: records attend to each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(64, 64), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.layer(x.flatten(1))
+        return self.out(F.scaled_dot_product_attention(rows, rows, rows))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (TokensAsRows(), "must count records"),
+        (Positions(), "positions for every record"),
+        (Centred(), "changes with the other records"),
+        (Attends(), "changes with the other records"),
+    ],
+    ids=["rows", "positions", "centred", "attention"],
+)
+@pytest.mark.parametrize("how", ["train", "loop"])
+def test_a_model_that_mixes_records_is_refused(model: nn.Module, words: str, how: str) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private, _, loader = pp.make_private(model, optimizer, data(), planned())
+    batches = iter(loader)
+    if how == "train":
+        with pytest.raises(pp.InvalidInput, match=words):
+            pp.train(model, optimizer, data(), planned(), LOSS)
+        return
+    x = next(x for x, _ in batches if x.shape[0] > 1)
+    with pytest.raises(pp.InvalidInput, match=words):
+        private(x)
+    assert private.training
+
+
+def test_one_record_of_many_rows_is_not_taken_for_many_records() -> None:
+    """A single record whose 16 tokens are rows: each row clipped by itself would add up to 16 clip norms."""
+    x = torch.randn(1, 64)
+    with pytest.raises(pp.InvalidInput, match="16 rows for 1 records"):
+        pp.clipped_sum(TokensAsRows(), LOSS, x, torch.zeros(1, dtype=torch.int64), 0.1)
+
+
+class Noisy(nn.Module):
+    """Random even in evaluation mode: it cannot be compared with itself, and is let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(1) + torch.randn(x.shape[0], 64))
+
+
+def test_models_that_do_not_mix_are_let_through() -> None:
+    for model in (Noisy(), network(), nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))):
+        model.train()
+        pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), planned(), LOSS)
+        assert model.training

@@ -37,6 +37,12 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
     uses = uses_of(tape)
     if not uses:
         raise InvalidInput("no gradient came back to any trainable layer; was loss.backward() called?")
+    for call in tape.finished():
+        if call.back.shape[0] != tape.records:
+            raise InvalidInput(
+                f"a {type(call.module).__name__} layer gave {call.back.shape[0]} rows for {tape.records} records; "
+                "the first dimension of what every trainable layer gives must count records"
+            )
     with full_precision(tape.device):
         return _norms(tape, uses, owner, units)
 
@@ -147,10 +153,11 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, look: bool = Tru
 
     Without ``look`` it is not looked at again: for a loop that has looked before.
     """
-    tape = Tape()
-    output = recorder.forward(tape, *(x if isinstance(x, tuple) else (x,)))
+    inputs = x if isinstance(x, tuple) else (x,)
+    records = inputs[0].shape[0]
+    tape = Tape(records)
+    output = recorder.forward(tape, *inputs)
     losses = loss_fn(output, y)
-    records = (x[0] if isinstance(x, tuple) else x).shape[0]
     if losses.shape != (records,):
         raise InvalidInput(
             f"loss_fn must give one loss for each of the {records} records; it gave shape {tuple(losses.shape)}. "

@@ -39,8 +39,9 @@ class _Tap(torch.autograd.Function):
 
 @dataclass
 class Tape:
-    """The calls of one forward pass, and which parameters they concern."""
+    """The calls of one forward pass over so many records."""
 
+    records: int
     calls: list[Call] = field(default_factory=list)
 
     @property
