@@ -39,6 +39,7 @@ class Checkpoints:
         if scheduler is not None:
             self._parts["scheduler"] = scheduler
         self._written = time.monotonic()
+        self._between_steps = self._generators()
 
     @property
     def _path(self) -> Path:
@@ -71,11 +72,13 @@ class Checkpoints:
             torch.set_rng_state(state["generators"]["cpu"].cpu())
             if self._run.device.type == "cuda":
                 torch.cuda.set_rng_state(state["generators"]["cuda"].cpu(), self._run.device)
+        self._between_steps = self._generators()
 
     def after_step(self) -> None:
         """Save if it is time."""
         if self._folder is None:
             return
+        self._between_steps = self._generators()
         if self._every is not None:
             due = self._run.steps_taken % self._every == 0
         else:
@@ -91,7 +94,7 @@ class Checkpoints:
             "version": _VERSION,
             "run": self._run.state_dict(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
-            "generators": self._generators(),
+            "generators": self._between_steps,
         }
         beside = self._path.with_suffix(".new")
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

@@ -90,7 +90,7 @@ def train(
     folder = None if checkpoint is None else Path(checkpoint)
     run = PrivateRun(plan, bare, optimizer, seed, None if folder is None else folder / "steps")
     begun = time.perf_counter()
-    before = bare.training
+    before, applied = bare.training, -1
     try:
         saved = Checkpoints(folder, checkpoint_every, run, bare, optimizer, scheduler)
         saved.resume()
@@ -108,7 +108,7 @@ def train(
             batches = _eager(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers)
         with shown(plan, progress and run.processes.first) as bar:
             bar.update(run.steps_taken)
-            looked = 0.0
+            looked, applied = 0.0, run.steps_taken
             goal = plan.steps if steps is None else min(steps, plan.steps)
             while run.steps_taken < goal:
                 loss = next(batches)
@@ -116,12 +116,17 @@ def train(
                 optimizer.step()
                 if scheduler is not None:
                     scheduler.step()
+                applied = run.steps_taken
                 saved.after_step()
                 now = time.perf_counter()
                 if progress and (now - looked > 1 / _LOOKS or run.steps_taken == goal):
                     bar.update(run.steps_taken, float(loss))
                     looked = now
         saved.write()
+    except KeyboardInterrupt:
+        if applied == run.steps_taken:  # else the last step is counted but not in the model: no state to go on from
+            saved.write()
+        raise
     finally:
         bare.train(before)
         run.close()

@@ -166,6 +166,33 @@ def test_a_seeded_run_that_stopped_ends_as_if_it_had_not(tmp_path: Path, every: 
     assert same(whole, parts)
 
 
+def test_an_interrupted_run_is_saved(tmp_path: Path) -> None:
+    """Ctrl-C between two steps loses none; a seeded run then ends as if nothing had happened."""
+    plan, dataset = planned(), data()
+    whole, optimizer, schedule = made()
+    torch.manual_seed(1)
+    pp.train(whole, optimizer, dataset, plan, LOSS, scheduler=schedule, seed=3)
+
+    def interrupted(out: Tensor, y: Tensor) -> Tensor:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        return LOSS(out, y)
+
+    left = 17
+    model, optimizer, schedule = made()
+    torch.manual_seed(1)
+    options = {"seed": 3, "checkpoint": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        pp.train(model, optimizer, dataset, plan, interrupted, scheduler=schedule, **options)
+    taken = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["run"]["steps_taken"]
+    assert 10 < taken < 17
+    model, optimizer, schedule = made()
+    pp.train(model, optimizer, dataset, plan, LOSS, scheduler=schedule, **options)
+    assert same(whole, model)
+
+
 def test_a_finished_run_takes_no_further_step(tmp_path: Path) -> None:
     plan, dataset = planned(steps=4), data()
     model, optimizer, _ = made()

@@ -42,8 +42,8 @@ def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], r
     for (layer, rows), (_, rows_of_few) in zip(all_rows, few_rows, strict=False):
         if rows != records or rows_of_few != few:
             raise InvalidInput(
-                f"a {type(layer).__name__} layer gives {rows} rows for {records} records, {rows_of_few} for {few}: the "
-                "first dimension of what every trainable layer gives must count records. Keep (records, tokens, "
+                f"a {type(layer).__name__} layer gives {rows} rows for {records} records, {rows_of_few} for {few}: "
+                "the first dimension of what every trainable layer gives must count records. Keep (records, tokens, "
                 "features) instead of (records · tokens, features) or (tokens, records, features), and look up "
                 "positions for every record: table(positions.expand(records, -1))"
             )
@@ -67,7 +67,7 @@ def _rows(
     recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[list[tuple[nn.Module, int]], Any]:
     """How many rows every watched layer gives, and the model's output."""
-    found: Rows = []
+    found: list[tuple[nn.Module, int]] = []
 
     def note(module: nn.Module, _: Any, output: Any) -> None:
         first = output[0] if isinstance(output, tuple) else output
