@@ -146,9 +146,16 @@ def parse_config(text: str) -> RunConfig:
             raise InvalidInput(f"section [{name}] is missing; `privypurse train --example` shows one")
     data = _data(Section("[data]", whole["data"]))
     plan = _plan(whole["plan"])
+    budgets = _budgets(whole.get("budgets"), data, plan)
+    if isinstance(data, Table) and isinstance(budgets, FromColumns):
+        for column in (budgets.epsilon, budgets.level, budgets.person):
+            if column in data.features:
+                raise InvalidInput(
+                    f"[data.features] holds {column!r}, which says who granted what: no model may see it"
+                )
     return RunConfig(
         data=data,
-        budgets=_budgets(whole.get("budgets"), data, plan),
+        budgets=budgets,
         plan=plan,
         model=_model(Section("[model]", whole["model"]), data),
         optimizer=_optimizer(Section("[optimizer]", whole["optimizer"])),

@@ -37,7 +37,10 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._file)
-            raise InvalidInput(f"another run holds the journal {path}; wait for it, or stop it") from None
+            raise InvalidInput(
+                f"another run holds the journal {path}; wait for it, or stop it. If it is an earlier one of "
+                "this process, optimizer.close() lets go of it"
+            ) from None
         try:
             self.counted = self._read(plan)
         except BaseException:

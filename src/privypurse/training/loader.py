@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from privypurse.arrays import IntArray
+from privypurse.errors import PrivyPurseWarning
 from privypurse.training.progress import shown
 from privypurse.training.randomness import Randomness
 from privypurse.training.run import PrivateRun
@@ -71,7 +73,16 @@ class Draws:
         self._whole = plan.owner is None
         if plan.owner is not None:
             self._by_owner = np.argsort(plan.owner, kind="stable").astype(np.int64)
-            self._starts = np.concatenate([[0], np.cumsum(np.bincount(plan.owner, minlength=plan.people))])
+            counts = np.bincount(plan.owner, minlength=plan.people)
+            self._starts = np.concatenate([[0], np.cumsum(counts)])
+            largest = min(int(counts.max()), max_records_per_person or plan.records)
+            if max_physical_batch is not None and largest > max_physical_batch:
+                warnings.warn(
+                    f"a person has {largest:,} records, more than max_physical_batch={max_physical_batch:,}; they "
+                    "are clipped as one sum, so they go through the model at once. Limit: max_records_per_person",
+                    PrivyPurseWarning,
+                    stacklevel=4,
+                )
 
     def step(self, step: int) -> list[Batch]:
         """The physical batches of one step; a step that drew nobody is one batch of padding."""
@@ -123,6 +134,14 @@ class Draws:
         ]
 
 
+class Attendance(Protocol):
+    """Whoever wants to know which batch is at hand."""
+
+    def restart(self) -> None: ...
+    def begin(self, batch: Batch) -> None: ...
+    def require_stepped(self) -> None: ...
+
+
 class PrivateLoader:
     """Iterates over the batches of the plan's remaining steps. Prefetch-safe: each batch keeps its own numbers."""
 
@@ -130,13 +149,12 @@ class PrivateLoader:
         self,
         dataset: Dataset[Any],
         draws: Draws,
-        begin: Callable[[Batch], None],
+        attendance: Attendance,
         workers: int = 0,
         options: dict[str, Any] | None = None,
         progress: bool = False,
     ) -> None:
-        """``begin`` is told of each batch before it is handed out."""
-        self._dataset, self._draws, self._begin = dataset, draws, begin
+        self._dataset, self._draws, self._attendance = dataset, draws, attendance
         self._workers, self._options, self._progress = workers, options or {}, progress
 
     def __len__(self) -> int:
@@ -145,6 +163,7 @@ class PrivateLoader:
 
     def __iter__(self) -> Iterator[Any]:
         run, waiting = self._draws.run, deque[Batch]()
+        self._attendance.restart()
 
         def numbers() -> Iterator[list[int]]:
             for step in range(run.steps_taken + 1, run.plan.steps + 1):
@@ -154,9 +173,10 @@ class PrivateLoader:
 
         with shown(run.plan, self._progress and run.processes.first) as bar:
             for data in self._loaded(numbers()):
-                self._begin(waiting.popleft())
+                self._attendance.begin(waiting.popleft())
                 yield data
                 bar.update(run.steps_taken)
+            self._attendance.require_stepped()
 
     def _loaded(self, numbers: Iterator[list[int]]) -> Iterator[Any]:
         if isinstance(self._dataset, TensorDataset) and self._workers == 0 and not self._options:

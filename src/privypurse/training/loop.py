@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +41,8 @@ class Trained:
 
     steps: int
     """Steps of the plan that are taken now, those of earlier calls included."""
+    resumed_from: int
+    """How many were taken before this call."""
     seconds: float
     how: str
     """The path that was taken: "captured" (a CUDA graph on data that stays on the device) or "eager"."""
@@ -57,6 +59,7 @@ def train(
     max_physical_batch: int | None = None,
     max_records_per_person: int | None = None,
     num_workers: int = 0,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     steps: int | None = None,
@@ -94,7 +97,9 @@ def train(
     try:
         saved = Checkpoints(folder, checkpoint_every, run, bare, optimizer, scheduler)
         saved.resume()
-        bare.train()
+        begun_at = run.steps_taken
+        if not bare.training:
+            bare.train()
         can = _can_capture(run, dataset)
         if capture and not can:
             raise InvalidInput(
@@ -105,7 +110,8 @@ def train(
             draws = Draws(run, max_physical_batch or static_size(plan), max_records_per_person)
             batches = OnDevice(run, dataset, loss_fn).steps(draws)  # type: ignore[arg-type]
         else:
-            batches = _eager(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers)
+            options = {} if collate_fn is None else {"collate_fn": collate_fn}
+            batches = _eager(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options)
         with shown(plan, progress and run.processes.first) as bar:
             bar.update(run.steps_taken)
             looked, applied = 0.0, run.steps_taken
@@ -130,7 +136,20 @@ def train(
     finally:
         bare.train(before)
         run.close()
-    return Trained(run.steps_taken, time.perf_counter() - begun, "captured" if captured else "eager")
+    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, "captured" if captured else "eager")
+
+
+class _AtHand:
+    """The batch that the loader hands out."""
+
+    batch: Batch
+
+    def restart(self) -> None: ...
+
+    def begin(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def require_stepped(self) -> None: ...
 
 
 def _can_capture(run: PrivateRun, dataset: Dataset[Any]) -> bool:
@@ -147,14 +166,15 @@ def _eager(
     max_physical_batch: int | None,
     max_records_per_person: int | None,
     workers: int,
+    options: dict[str, Any],
 ) -> Iterator[Tensor]:
     """Adds one step's clipped gradients to the run at each turn; gives the mean loss of its last batch."""
-    drawn: list[Batch] = []
+    at_hand = _AtHand()
     looked = False
     draws = Draws(run, max_physical_batch, max_records_per_person)
     run.clear()
-    for number, data in enumerate(PrivateLoader(dataset, draws, drawn.append, workers)):
-        batch = drawn.pop()
+    for number, data in enumerate(PrivateLoader(dataset, draws, at_hand, workers, options)):
+        batch = at_hand.batch
         *inputs, label = _moved(data, run.device)
         if not looked and batch.records.size > 1:
             look(run.recorder, tuple(inputs), {}, batch.records.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan, Promise
@@ -26,18 +27,31 @@ class Attendance:
     """Which records of the batch at hand went through the model, between the loader and the optimizer's step."""
 
     def __init__(self, run: PrivateRun, loss_reduction: str) -> None:
-        self.run, self._mean = run, loss_reduction == "mean"
+        self.run, self._reduction = run, loss_reduction
+        self._released: dict[str, tuple[Tensor, int]] = {}
         self._batch: Batch | None = None
         self._looked = False
         self._tapes: list[tuple[Tape, int]] = []
 
     def begin(self, batch: Batch) -> None:
         """The loader hands a batch out."""
-        if self._tapes:
-            raise InvalidInput("a batch was left without optimizer.step(); take a step for every batch")
+        self.require_stepped()
         if batch.first:
             self.run.clear()  # what a step that was broken off left behind belongs to no other step
         self._batch = batch
+
+    def restart(self) -> None:
+        """The loader begins anew; a batch that was left by ``break`` is forgotten."""
+        self._batch, self._tapes = None, []
+
+    def require_stepped(self) -> None:
+        """Raise if the batch at hand has not been stepped on."""
+        if self._batch is not None:
+            raise InvalidInput(
+                "a batch was left without a step of the private optimizer. Use the model and the optimizer that "
+                "make_private gave back, and take a step for every batch, whatever its loss: skipping one tells what "
+                "was in it. For larger steps make a plan with a larger batch_size"
+            )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -52,7 +66,7 @@ class Attendance:
             self._looked = True
         tape = Tape(first.shape[0])
         self._tapes.append((tape, first.shape[0]))
-        return watched(self.run.recorder.forward(tape, *inputs, **options))
+        return watched(self.run.recorder.forward(tape, *inputs, **options), self._reduction)
 
     def forget(self) -> None:
         """Forward passes since the last step do not count (zero_grad)."""
@@ -69,10 +83,27 @@ class Attendance:
                 f"{sum(size for _, size in tapes)} records went through the model, but the batch has "
                 f"{batch.records.size}; run each batch of the loader through the model once, whole or in parts"
             )
+        self._require_nothing_else()
         self._batch, self._tapes = None, []
         if batch.units.size:
             self._add(batch, tapes)
         return batch.last
+
+    def note_gradients(self) -> None:
+        """What is in the parameters' gradients now is known, and nothing to complain about."""
+        gradients = {name: parameter.grad for name, parameter in self.run.parameters.items()}
+        self._released = {name: (grad, grad._version) for name, grad in gradients.items() if grad is not None}
+
+    def _require_nothing_else(self) -> None:
+        """Raise if something besides this class wrote a gradient: it would be lost, or was never private."""
+        for name, parameter in self.run.parameters.items():
+            ours, version = self._released.get(name, (None, 0))
+            if parameter.grad is not None and (parameter.grad is not ours or parameter.grad._version != version):
+                raise InvalidInput(
+                    f"{name}.grad was written by something else than the private step: a penalty on parameters in "
+                    "the loss (use the optimizer's weight_decay), clip_grad_norm_ (clipping is done here), or a "
+                    "backward pass through the model inside of the private one"
+                )
 
     def _add(self, batch: Batch, tapes: list[tuple[Tape, int]]) -> None:
         if len(tapes) > 1 and not batch.one_each:
@@ -88,7 +119,7 @@ class Attendance:
 
     def _scale(self, size: int) -> float:
         """Undoes the division by the number of records in a mean loss."""
-        return float(size) if self._mean else 1.0
+        return float(size) if self._reduction == "mean" else 1.0
 
 
 class PrivateModel(nn.Module):
@@ -108,7 +139,16 @@ class PrivateModel(nn.Module):
         super().train(mode)
         return self
 
-    # Checkpoints of the model are those of the plain model.
+    # Copies, pickles and checkpoints of the model are those of the plain model, which ``inner`` is.
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        return copy.deepcopy(self.inner, memo)
+
+    def __reduce__(self) -> Any:
+        return _itself, (self.inner,)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.inner[place]  # type: ignore[index]
+
     def state_dict(self, *arguments: Any, **options: Any) -> Any:
         return self.inner.state_dict(*arguments, **options)
 
@@ -120,6 +160,10 @@ class PrivateModel(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("inner"), name)
+
+
+def _itself(model: nn.Module) -> nn.Module:
+    return model
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
@@ -149,6 +193,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._attendance.forget()
         self.inner.zero_grad(set_to_none)
+        self._attendance.note_gradients()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One private step, or, where a step is cut into physical batches, its part of one."""
@@ -157,7 +202,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if not self._attendance.clip():
             return None
         self._attendance.run.release()
-        return self.inner.step()
+        result = self.inner.step()
+        self._attendance.note_gradients()
+        return result
+
+    def close(self) -> None:
+        """Let go of the journal, so that another run may go on with it."""
+        self._attendance.run.close()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         raise InvalidInput("add parameters before make_private: the plan's noise covers all of them at once")
@@ -204,9 +255,11 @@ def make_private(
     """The model, the optimizer and a loader, so that the ordinary loop trains by the plan.
 
     ``dataset`` has the plan's records in the plan's order. ``loss_reduction`` says what your loss does over the
-    batch: "mean" (the default) or "sum"; a record's loss must not depend on other records. ``max_physical_batch``
-    cuts large draws into several batches of the loop with the same result. ``journal`` names a file in which steps
-    are counted before they are released: a run that is killed and started again with it goes on counting from there.
+    batch: "mean" (the default) or "sum"; a record's loss must not depend on other records. One pass over the loader
+    is the whole run. ``max_physical_batch`` cuts large draws into several batches of the loop with the same result;
+    ``optimizer.steps_taken`` says when a step is complete (a scheduler wants to be stepped then). ``journal`` names a
+    file in which steps are counted before they are released: a run that is killed and started again with it goes on
+    counting from there.
     ``progress`` shows a bar with the ε spent. ``seed`` makes a run repeatable, and therefore not private.
 
     Under ``torchrun`` (an initialised ``torch.distributed``) every process calls this with the same arguments; each
@@ -220,6 +273,8 @@ def make_private(
     if loss_reduction not in ("mean", "sum"):
         raise InvalidInput(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
     check(dataset, plan, max_physical_batch=max_physical_batch, max_records_per_person=max_records_per_person)
+    if isinstance(model, PrivateModel) or isinstance(optimizer, PrivateOptimizer):
+        raise InvalidInput("this model or optimizer is private already; give make_private the ones inside: .inner")
     bare = unwrapped(model)
     run = PrivateRun(plan, bare, optimizer, seed, journal)
     attendance = Attendance(run, loss_reduction)
@@ -227,12 +282,19 @@ def make_private(
     multiple = 64 if on_device and max_physical_batch is None else 1
     draws = Draws(run, max_physical_batch, max_records_per_person, multiple)
     options = {} if collate_fn is None else {"collate_fn": collate_fn}
-    loader = PrivateLoader(dataset, draws, attendance.begin, num_workers, options, progress)
+    loader = PrivateLoader(dataset, draws, attendance, num_workers, options, progress)
     return PrivateModel(bare, attendance), PrivateOptimizer(optimizer, attendance), loader
 
 
 def check(dataset: Dataset[Any], plan: Plan, **limits: int | None) -> None:
     """Raise unless the plan fits the data, keeps budgets, and limits are positive."""
+    if isinstance(dataset, DataLoader | list | tuple) and not (
+        isinstance(dataset, list) and len(dataset) == plan.records
+    ):
+        raise InvalidInput(
+            f"dataset is a {type(dataset).__name__}; give the Dataset itself (for tensors: TensorDataset(x, y)); "
+            "batches are drawn from it by the plan"
+        )
     size = len(dataset)  # type: ignore[arg-type]
     if size != plan.records:
         raise InvalidInput(

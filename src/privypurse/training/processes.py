@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from privypurse.arrays import FloatArray
+from privypurse.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class Processes:
     def found(cls) -> Processes:
         if dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
+        started = os.environ.get("WORLD_SIZE", "1")
+        if started != "1" and "RANK" in os.environ:
+            raise InvalidInput(
+                f"{started} processes were started, but they do not know of each other, and each would spend "
+                "everyone's budget; call torch.distributed.init_process_group() first"
+            )
         return cls()
 
     @property

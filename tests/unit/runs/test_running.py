@@ -229,7 +229,7 @@ def test_a_run_goes_on_from_its_checkpoint():
             ('kind = ["b", "a"]', "kind = { low = 0, high = 1 }"),
             "column 'kind', row 1 below the header is 'a', not a",
         ),
-        (('epsilon = "epsilon"', 'epsilon = "age"'), "must be positive"),
+        (('epsilon = "epsilon"', 'epsilon = "age"'), "says who granted what"),
         (("batch_size = 8", "batch_size = 80"), "only 40 people"),
         (('device = "cpu"', 'device = "gpu"'), "device 'gpu' cannot be used"),
         (('device = "cpu"', "max_physical_batch = 0"), "max_physical_batch is 0"),

@@ -1,5 +1,6 @@
 """The ordinary loop: clipping by person, public divisor, empty draws, physical batches, refusals."""
 
+import copy
 import math
 
 import numpy as np
@@ -150,8 +151,14 @@ def test_padding_weighs_nothing(monkeypatch: pytest.MonkeyPatch, person: object)
 def test_at_most_m_records_of_a_person() -> None:
     person = np.repeat([0, 1], [30, 10])
     plan = planned(person=person, steps=3, batch_size=2)
-    _, _, loader = _made(plan, data(40), max_records_per_person=4)
-    sizes = {x.shape[0] for x, _ in loader}
+    model, optimizer, loader = _made(plan, data(40), max_records_per_person=4)
+    batches = iter(loader)
+    sizes = set()
+    for x, y in batches:
+        sizes.add(x.shape[0])
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
     assert sizes <= {4, 8}
 
 
@@ -343,3 +350,113 @@ def test_a_private_model_learns() -> None:
         optimizer.step()
     accuracy = float((inner(x).argmax(1) == y).float().mean())
     assert accuracy > 0.9
+
+
+def test_forgetting_to_use_what_came_back_is_noticed() -> None:
+    """Training the plain model with the plain optimizer on private batches would not be private at all."""
+    inner = network()
+    plain = torch.optim.SGD(inner.parameters(), lr=0.1)
+    _, _, loader = pp.make_private(inner, plain, data(), planned())
+    batches = iter(loader)
+    x, y = next(batches)
+    F.cross_entropy(inner(x), y).backward()
+    plain.step()
+    with pytest.raises(pp.InvalidInput, match="that make_private gave back"):
+        next(batches)
+
+
+def test_skipping_a_batch_is_refused_and_breaking_off_is_not() -> None:
+    model, optimizer, loader = _made(planned(), data())
+    for x, _ in loader:
+        model(x)
+        break
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        break
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(pp.InvalidInput, match="skipping one tells"):
+        next(batches)
+
+
+def _with_penalty(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    (F.cross_entropy(model(x), y) + sum(p.square().sum() for p in model.parameters())).backward()
+
+
+def _through_the_inside(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    F.cross_entropy(model(x), y).backward()
+    F.cross_entropy(model.inner(x), y).backward()
+
+
+def _clipped_by_hand(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    F.cross_entropy(model(x), y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+@pytest.mark.parametrize("backward", [_with_penalty, _through_the_inside, _clipped_by_hand])
+def test_gradients_from_elsewhere_are_refused(backward: object) -> None:
+    model, optimizer, loader = _made(planned(), data())
+    batches = iter(loader)
+    x, y = next(batches)
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()  # leaves released gradients behind, which a second loop may keep
+    x, y = next(batches)
+    backward(model, x, y)
+    with pytest.raises(pp.InvalidInput, match="written by something else"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("habit", ["none", "to none", "to zero"])
+def test_any_habit_of_zeroing_gradients_works(habit: str) -> None:
+    model, optimizer, loader = _made(planned(), data())
+    for x, y in loader:
+        if habit != "none":
+            optimizer.zero_grad(set_to_none=habit == "to none")
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert optimizer.steps_taken == 5
+
+
+def test_copies_and_pickles_are_of_the_plain_model(tmp_path) -> None:
+    model, _, _ = _made(planned(), data())
+    torch.save(model, tmp_path / "model.pt")
+    for other in (copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)):
+        assert type(other) is nn.Sequential
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert model[0] is model.inner[0]
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.update_parameters(model)
+
+
+def test_twice_private_and_things_that_are_no_dataset_are_refused() -> None:
+    model, optimizer, _ = _made(planned(), data())
+    with pytest.raises(pp.InvalidInput, match="private already"):
+        pp.make_private(model, optimizer, data(), planned())
+    inner = network()
+    sgd = torch.optim.SGD(inner.parameters(), lr=0.1)
+    for wrong in (torch.utils.data.DataLoader(data()), data().tensors):
+        with pytest.raises(pp.InvalidInput, match="Dataset itself"):
+            pp.make_private(inner, sgd, wrong, planned())
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(pp.InvalidInput, match="init_process_group"):
+        _made(planned(), data())
+
+
+def test_a_person_larger_than_the_physical_batch_is_said() -> None:
+    plan = planned(person=np.repeat(np.arange(10), 4))
+    with pytest.warns(pp.errors.PrivyPurseWarning, match="4 records"):
+        _made(plan, data(), max_physical_batch=3)
+
+
+def test_a_journal_can_be_let_go_of(tmp_path) -> None:
+    _, optimizer, _ = _made(planned(), data(), journal=tmp_path / "steps")
+    with pytest.raises(pp.InvalidInput, match=r"optimizer\.close"):
+        _made(planned(), data(), journal=tmp_path / "steps")
+    optimizer.close()
+    _made(planned(), data(), journal=tmp_path / "steps")[1].close()

@@ -111,8 +111,13 @@ WEIGHTS = torch.tensor([1.0, 2.0, 3.0])
         (nn.CrossEntropyLoss(weight=WEIGHTS), "class-weighted"),
         (lambda out, y: F.cross_entropy(out, torch.where(y == 0, -100, y)), "ignores label"),
         (partial(F.cross_entropy, ignore_index=1), "ignores label"),
+        (lambda out, y: F.cross_entropy(out / 1.0, y, weight=WEIGHTS), "class-weighted"),
+        (lambda out, y: F.nll_loss(F.log_softmax(out, dim=1), y, weight=WEIGHTS), "class-weighted"),
+        (lambda out, y: F.cross_entropy(out.unsqueeze(2).flatten(1), y, ignore_index=1), "ignores label"),
+        (partial(F.cross_entropy, reduction="sum"), 'loss_reduction="sum"'),
+        (lambda out, y: F.mse_loss(out[:, :1], y.float()), "each other's labels"),
     ],
-    ids=["weights", "module", "ignored", "ignored label"],
+    ids=["weights", "module", "ignored", "ignored label", "behind", "nll", "tokens", "sum for mean", "broadcast"],
 )
 def test_a_mean_whose_divisor_is_made_of_the_batch_is_refused(loss: object, words: str) -> None:
     with pytest.raises(pp.InvalidInput, match=words):
@@ -291,3 +296,69 @@ def test_models_that_do_not_mix_are_let_through() -> None:
         model.train()
         pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), planned(), LOSS)
         assert model.training
+
+
+def test_a_frozen_batch_norm_in_evaluation_mode_is_fine() -> None:
+    backbone = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten()).eval()
+    for parameter in backbone.parameters():
+        parameter.requires_grad = False
+    model = nn.Sequential(backbone, nn.Linear(144, 3))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    before = backbone[1].running_mean.clone()
+    pp.train(model, optimizer, data(), planned(), LOSS)
+    assert torch.equal(backbone[1].running_mean, before)
+    backbone.train()
+    with pytest.raises(pp.InvalidInput, match="GroupNorm"):
+        pp.train(model, optimizer, data(), planned(), LOSS)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("masked", [False, True])
+def test_fix_replaces_attention_by_an_equal_one(batch_first: bool, masked: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=batch_first).eval()
+    fixed = pp.fix(layer)
+    x = torch.randn(5, 7, 8) if batch_first else torch.randn(7, 5, 8)
+    options = {}
+    if masked:
+        options["key_padding_mask"] = torch.arange(7).expand(5, 7) >= torch.tensor([7, 3, 5, 1, 6])[:, None]
+        options["attn_mask"] = torch.triu(torch.ones(7, 7, dtype=torch.bool), diagonal=1)
+    for need in (True, False):
+        ours, weights = fixed(x, x, x, need_weights=need, **options)
+        theirs, expected = layer(x, x, x, need_weights=need, **options)
+        torch.testing.assert_close(ours, theirs)
+        assert (weights is None) == (expected is None)
+        if need:
+            torch.testing.assert_close(weights, expected)
+    assert sum(p.numel() for p in fixed.parameters()) == sum(p.numel() for p in layer.parameters())
+
+
+class Reader(nn.Module):
+    """torch's own encoder over padded tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(20, 8, padding_idx=0), nn.Embedding(6, 8)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = self.places(torch.arange(6).expand(x.shape[0], -1))
+        return self.head(self.encoder(self.table(x) + places, src_key_padding_mask=x == 0).mean(dim=1))
+
+
+def test_torchs_transformer_trains_once_fixed() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1, 20, (50, 6), generator=generator)
+    tokens[:, 4:] *= torch.randint(0, 2, (50, 1), generator=generator)
+    dataset = TensorDataset(tokens, torch.randint(0, 3, (50,), generator=generator))
+    with pytest.raises(pp.InvalidInput, match=r"privypurse\.fix"):
+        pp.train(Reader(), torch.optim.SGD(Reader().parameters(), lr=0.1), dataset, planned(), LOSS)
+    model = pp.fix(Reader())
+    assert pp.train(model, torch.optim.Adam(model.parameters()), dataset, planned(), LOSS).steps == 4
+    model.eval()
+    norms = pp.per_record_norms(model, LOSS, tokens[:5], dataset.tensors[1][:5])
+    for i in range(5):
+        loss = LOSS(model(tokens[i : i + 1]), dataset.tensors[1][i : i + 1]).sum()
+        squares = [g.double().square().sum() for g in torch.autograd.grad(loss, list(model.parameters()))]
+        assert float(norms[i]) == pytest.approx(math.sqrt(float(sum(squares))), rel=1e-5)

@@ -36,7 +36,9 @@ class GenericRule:
                 raise InvalidInput(
                     f"layer {where} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
                     f"{type(layer).__name__}, which no per-record rule knows; set its dropout to 0, or split it into "
-                    "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)"
+                    "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm). "
+                    "privypurse.fix(model) does so for MultiheadAttention; a bare nn.Parameter is better held by "
+                    "one of these layers"
                 )
 
     def per_record(self, call: Call) -> dict[str, Tensor]:

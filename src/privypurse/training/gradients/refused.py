@@ -8,5 +8,13 @@ _MIXES = (
     "it normalises over the batch, so one record's gradient depends on all others and clipping bounds nothing. "
     "Replace it by nn.GroupNorm; privypurse.fix(model) does that for you"
 )
-for kind in (nn.modules.batchnorm._BatchNorm,):
-    refuse(kind, _MIXES)
+
+
+def _mixes(layer: nn.Module) -> str | None:
+    """Frozen and in evaluation mode it only applies numbers that it knew before, which mixes nothing."""
+    assert isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    learns = any(parameter.requires_grad for parameter in layer.parameters())
+    return None if layer.track_running_stats and not layer.training and not learns else _MIXES
+
+
+refuse(nn.modules.batchnorm._BatchNorm, _mixes)

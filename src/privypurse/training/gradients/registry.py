@@ -90,7 +90,7 @@ class Rule(Protocol):
 
 
 _RULES: dict[type[nn.Module], Rule] = {}
-_REFUSED: dict[type[nn.Module], str] = {}
+_REFUSED: dict[type[nn.Module], Callable[[nn.Module], str | None]] = {}
 
 
 def handles(*kinds: type[nn.Module]) -> Callable[[type[Any]], type[Any]]:
@@ -104,14 +104,14 @@ def handles(*kinds: type[nn.Module]) -> Callable[[type[Any]], type[Any]]:
     return register
 
 
-def refuse(kind: type[nn.Module], why: str) -> None:
-    """Layers of this kind cannot be trained privately, and why."""
+def refuse(kind: type[nn.Module], why: Callable[[nn.Module], str | None]) -> None:
+    """``why`` says of a layer of this kind why it cannot be trained privately, if so."""
     _REFUSED[kind] = why
 
 
 def complaint(module: nn.Module) -> str | None:
     """Why this layer cannot be trained privately, if so."""
-    return next((why for kind, why in _REFUSED.items() if isinstance(module, kind)), None)
+    return next((why(module) for kind, why in _REFUSED.items() if isinstance(module, kind)), None)
 
 
 def units(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule]]:
