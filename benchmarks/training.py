@@ -318,6 +318,7 @@ def main() -> None:
     parser.add_argument("--device", choices=list(CASES), default="cpu")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", nargs="+", help="names of models")
+    parser.add_argument("--without", nargs="+", default=[], help="names of modes to leave out")
     options = parser.parse_args()
     console = Console(width=120)
     where = torch.cuda.get_device_name() if options.device == "cuda" else f"{os.cpu_count()} cores"
@@ -330,6 +331,8 @@ def main() -> None:
             continue
         base: tuple[float, ...] | None = None
         for mode in MODES[options.device]:
+            if mode in options.without:
+                continue
             got = alone(measure, name, batch, mode, options.device, options.repeats)[0]
             if isinstance(got, str):
                 table.add_row(name, str(batch), mode, got)
