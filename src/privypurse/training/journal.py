@@ -52,6 +52,8 @@ class Journal:
 
     def _read(self, plan: str) -> int:
         whole = self._path.read_bytes()
+        if whole and not whole.startswith(_FIRST[: len(whole)].encode("ascii")):
+            raise InvalidInput(f"{self._path} exists and is no journal; name another file")
         # An entry without its line end was never relied on.
         whole = whole[: whole.rfind(b"\n") + 1]
         os.ftruncate(self._file, len(whole))
@@ -92,7 +94,9 @@ class Journal:
         self._file = -1
 
     def _write(self, line: str) -> None:
-        os.write(self._file, f"{line}\n".encode("ascii"))
+        entry = f"{line}\n".encode("ascii")
+        if os.write(self._file, entry) != len(entry):
+            raise OSError("the journal could not be written in full; the step was not taken")
         os.fsync(self._file)
 
 

@@ -37,7 +37,7 @@ class Batch:
     @property
     def one_each(self) -> bool:
         """Whether every unit has one record here."""
-        return self.units.size == self.real
+        return bool(np.array_equal(self.owner[: self.real], np.arange(self.units.size)))
 
     @property
     def real(self) -> int:
@@ -179,7 +179,7 @@ class PrivateLoader:
             self._attendance.require_stepped()
 
     def _loaded(self, numbers: Iterator[list[int]]) -> Iterator[Any]:
-        if isinstance(self._dataset, TensorDataset) and self._workers == 0 and not self._options:
+        if type(self._dataset) is TensorDataset and self._workers == 0 and not self._options:
             tensors = self._dataset.tensors
             for some in numbers:
                 index = torch.as_tensor(some, device=tensors[0].device)

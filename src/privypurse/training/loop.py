@@ -153,7 +153,7 @@ class _AtHand:
 
 
 def _can_capture(run: PrivateRun, dataset: Dataset[Any]) -> bool:
-    if run.device.type != "cuda" or run.plan.owner is not None or not isinstance(dataset, TensorDataset):
+    if run.device.type != "cuda" or run.plan.owner is not None or type(dataset) is not TensorDataset:
         return False
     size = sum(tensor.nbytes for tensor in dataset.tensors if tensor.device != run.device)
     return size < 0.5 * torch.cuda.mem_get_info(run.device)[0]

@@ -69,8 +69,8 @@ class Attendance:
         return watched(self.run.recorder.forward(tape, *inputs, **options), self._reduction)
 
     def forget(self) -> None:
-        """Forward passes since the last step do not count (zero_grad)."""
-        self._tapes = []
+        """Gradients that came back since the last step do not count (zero_grad)."""
+        self._tapes = [(tape, size) for tape, size in self._tapes if not tape.finished()]
 
     def clip(self) -> bool:
         """Add the clipped gradients of the batch at hand to the step's sum; True if the step is complete."""

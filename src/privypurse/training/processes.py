@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,11 @@ class Processes:
             for waiting in [dist.all_reduce(value, async_op=True) for value in values]:
                 waiting.wait()
 
-    def same(self, number: int) -> int:
-        """The first process's number."""
+    def same(self, value: T) -> T:
+        """The first process's value."""
         if self.size == 1:
-            return number
-        box = [number]
+            return value
+        box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
 

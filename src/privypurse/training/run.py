@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,9 @@ class PrivateRun:
         self._sums: dict[str, Tensor] = {}
         self._static = False
         self._digest = planfile.digest(plan)
+        self._closed, self._process = False, os.getpid()
+        if self.processes.same(self._digest) != self._digest:
+            raise InvalidInput("the processes have different plans; give all of them the same")
         self.journal = self._opened(journal)
         self.steps_taken = self.processes.same(self.journal.counted if self.journal and self._secure else 0)
 
@@ -82,6 +86,8 @@ class PrivateRun:
         return self.plan.steps - self.steps_taken
 
     def require_step(self) -> None:
+        if self._closed or os.getpid() != self._process:
+            raise InvalidInput("this run was closed, or belongs to the process that this one was forked from")
         if self.steps_left <= 0:
             raise PlanExhausted(
                 f"all {self.plan.steps:,} steps of the plan are taken; one more would overdraw budgets"
@@ -180,7 +186,8 @@ class PrivateRun:
         self.clear()
 
     def close(self) -> None:
-        """Write the exact number of steps into the journal and let go of it."""
+        """Write the exact number of steps into the journal and let go of it. No step can be taken after that."""
+        self._closed = True
         if self.journal is not None:
             self.journal.close()
             self.journal = None

@@ -81,3 +81,24 @@ def test_another_plans_journal_and_damage_are_refused(tmp_path: Path) -> None:
         Journal(path, PLAN, 10)
     with pytest.raises(pp.InvalidInput, match="cannot be opened"):
         Journal(tmp_path, PLAN, 10)
+
+
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    for text in ("no line end", "two\nlines\n"):
+        path.write_text(text)
+        with pytest.raises(pp.InvalidInput, match="no journal"):
+            Journal(path, PLAN, 10)
+        assert path.read_text() == text
+
+
+def test_a_disk_that_is_full_stops_the_run_before_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short write is no entry: the steps it was to reserve must not be taken."""
+    journal = Journal(tmp_path / "steps", PLAN, 1000)
+    journal.count(1)
+    monkeypatch.setattr("os.write", lambda file, entry: len(entry) - 1)
+    step = journal._reserved + 1
+    with pytest.raises(OSError, match="in full"):
+        journal.count(step)
+    assert journal.counted <= journal._reserved < step
+    monkeypatch.undo()

@@ -12,8 +12,10 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
-from privypurse.training.loader import Draws
+from privypurse.training.loader import Batch, Draws
 from privypurse.training.private import PlanExhausted
+from privypurse.training.randomness import SecureRandomness
+from privypurse.training.run import PrivateRun
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -460,3 +462,89 @@ def test_a_journal_can_be_let_go_of(tmp_path) -> None:
         _made(planned(), data(), journal=tmp_path / "steps")
     optimizer.close()
     _made(planned(), data(), journal=tmp_path / "steps")[1].close()
+
+
+def test_a_person_without_records_does_not_hide_one_with_two() -> None:
+    """Three persons, three records, but not one each: the pair must be clipped as one."""
+    batch = Batch(np.arange(3), np.arange(3), np.array([1, 1, 2]))
+    assert not batch.one_each
+    assert Batch(np.arange(3), np.arange(3), np.arange(3)).padded(5).one_each
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_large_persons_and_layers_go_in_pieces(monkeypatch: pytest.MonkeyPatch, records: int) -> None:
+    """Where per-record gradients do not fit at once, whole persons are taken one after the other."""
+    person = np.repeat(np.arange(40 // records), records)
+    plan, dataset = planned(n=person.size, person=person, steps=1, batch_size=person[-1] + 1), data(person.size)
+    quiet(monkeypatch)
+    whole = train(plan, dataset, network())[1][-1]
+    monkeypatch.setattr("privypurse.training.gradients.clipped._MATERIALISED", 100)
+    pieces = train(plan, dataset, network())[1][-1]
+    for one, other in zip(whole, pieces, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_closed_run_takes_no_step(tmp_path) -> None:
+    model, optimizer, loader = _made(planned(), data(), journal=tmp_path / "steps")
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.close()
+        with pytest.raises(pp.InvalidInput, match="was closed"):
+            optimizer.step()
+        break
+
+
+def test_empty_draws_come_as_often_as_they_should() -> None:
+    """Redrawing until somebody is there would raise every rate (rule 3)."""
+    budgets = pp.Budgets(np.full(6, 1.0), delta=1e-5)
+    plan = pp.plan(budgets, "sample", steps=3000, batch_size=1, accountant="rdp")
+    inner = network()
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.0)
+    draws = Draws(PrivateRun(plan, inner, optimizer))
+    empty = sum(draws.step(step)[0].units.size == 0 for step in range(3000))
+    nobody = float(np.prod(1 - plan.rates))
+    assert 0.1 < nobody < 0.9
+    assert stats.binomtest(empty, 3000, nobody).pvalue > 1e-6
+    assert stats.binomtest(0, 3000, nobody).pvalue < 1e-6
+
+
+def test_coins_and_noise_come_from_the_cipher(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SecureRandomness()
+    monkeypatch.setattr(source, "_bits", lambda count, dtype: torch.zeros(count, dtype=dtype))
+    assert (source.uniform(5) == 2.0**-53).all()
+    assert float(source.normal(4).max()) > 9
+
+
+def test_zero_grad_may_come_between_forward_and_backward() -> None:
+    model, optimizer, loader = _made(planned(), data())
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert optimizer.steps_taken == 5
+
+
+def test_noise_is_not_shared_between_parameters_or_parts_of_one() -> None:
+    """Equal noise on two weights could be taken off again by looking at their difference."""
+    plan = planned(steps=1)
+    inner = nn.Sequential(nn.Linear(6, 60_000), nn.Linear(60_000, 3)).double()  # more than one draw of noise
+    model, optimizer, loader = pp.make_private(
+        inner, torch.optim.SGD(inner.parameters(), lr=0.0), data(), plan, max_physical_batch=1
+    )
+    for x, y in loader:
+        (0.0 * F.cross_entropy(model(x), y)).backward()
+        optimizer.step()
+    parts = torch.cat([p.grad.flatten() for p in inner.parameters()])
+    assert parts.unique().numel() > 0.999 * parts.numel()
+    rows = parts[: 600_000 // 1000 * 1000].reshape(-1, 1000).numpy()
+    assert np.abs(np.corrcoef(rows) - np.eye(rows.shape[0])).max() < 7 / math.sqrt(1000)
+
+
+def test_coins_have_53_bits() -> None:
+    """Coins of fewer bits overshoot small rates (rule 3): all low bits must be in use."""
+    whole = (SecureRandomness().uniform(2000) * 2.0**53).astype(np.uint64)
+    for bit in range(53):
+        ones = int(((whole >> np.uint64(bit)) & np.uint64(1)).sum())
+        assert stats.binomtest(ones, 2000, 0.5).pvalue > 1e-6

@@ -362,3 +362,158 @@ def test_torchs_transformer_trains_once_fixed() -> None:
         loss = LOSS(model(tokens[i : i + 1]), dataset.tensors[1][i : i + 1]).sum()
         squares = [g.double().square().sum() for g in torch.autograd.grad(loss, list(model.parameters()))]
         assert float(norms[i]) == pytest.approx(math.sqrt(float(sum(squares))), rel=1e-5)
+
+
+class InTrainingOnly(nn.Module):
+    """Batch statistics by hand, in training mode only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.layer((x - x.mean(dim=0)) / (x.std(dim=0) + 1e-5) if self.training else x)
+
+
+class Sorted(nn.Module):
+    """Runs its rows in another order and puts them back: norms of one record would clip another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.out = nn.Linear(64, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(1)
+        order = rows[:, 0].argsort()
+        return self.out(self.inside(rows[order])[order.argsort()])
+
+
+@pytest.mark.parametrize("model", [InTrainingOnly(), Sorted(), Centred()], ids=["training only", "sorted", "centred"])
+def test_subtler_mixing_is_seen_too(model: nn.Module) -> None:
+    """Also in a batch so large that a mean over it hardly moves."""
+    people = 2_000
+    budgets = pp.Budgets(np.full(people, 2.0), delta=1e-5)
+    plan = pp.plan(budgets, "uniform", steps=1, batch_size=people, accountant="rdp")
+    with pytest.raises(pp.InvalidInput, match="changes with the other records"):
+        pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data(people), plan, LOSS)
+
+
+def test_a_layer_with_two_parents_counts_once() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.net = nn.Sequential(self.layer, nn.Tanh(), nn.Linear(4, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x)
+
+    model, x, y = Two(), torch.randn(3, 4), torch.tensor([0, 1, 0])
+    for i, found in enumerate(pp.per_record_norms(model, LOSS, x, y).tolist()):
+        gradients = torch.autograd.grad(LOSS(model(x[i : i + 1]), y[i : i + 1]).sum(), list(model.parameters()))
+        assert found == pytest.approx(math.sqrt(sum(float(g.square().sum()) for g in gradients)), rel=1e-5)
+
+
+@pytest.mark.parametrize("option", [{"max_norm": 0.1}, {"scale_grad_by_freq": True}])
+def test_embeddings_that_rewrite_or_count_rows_are_refused(option: dict) -> None:
+    model = nn.Sequential(nn.Embedding(9, 4, **option), nn.Flatten())
+    with pytest.raises(pp.InvalidInput, match="leave it out"):
+        pp.per_record_norms(model, LOSS, torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
+
+
+class LastState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.out = nn.LSTM(4, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.inside(x)[1][0][0])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_second_output_is_not_lost_in_silence() -> None:
+    with pytest.raises(pp.InvalidInput, match="second output"):
+        pp.per_record_norms(LastState(), LOSS, torch.randn(3, 5, 4), torch.zeros(3, dtype=torch.int64))
+
+
+class Fickle(nn.Module):
+    """No rule knows it, and it never computes the same twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.calls = nn.Parameter(torch.ones(5)), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * self.weight * 10.0**self.calls
+
+
+def test_a_layer_that_runs_differently_each_time_is_clipped_by_its_own_norm() -> None:
+    for size in (1.0, 100.0):
+        sums, _ = pp.clipped_sum(
+            nn.Sequential(Fickle()), lambda out, y: out.sum(dim=1), size * torch.ones(1, 5), torch.zeros(1), 1.0
+        )
+        assert float(next(iter(sums.values())).double().norm()) <= 1.0
+
+
+def contribution(model: nn.Module, x: Tensor, y: Tensor, limit: float) -> float:
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return (out * y).flatten(1).sum(dim=1)
+
+    sums, _ = pp.clipped_sum(model, loss, x, y, limit)
+    return math.sqrt(sum(float(value.double().square().sum()) for value in sums.values()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "kind", ["linear", "linear many", "embedding", "convolution", "convolution many", "underflow"]
+)
+def test_tokens_that_cancel_do_not_slip_past_the_clip_norm(kind: str, seed: int) -> None:
+    """One record, in float32, whose terms are huge beside their sum: a bare Gram matrix finds a norm of about 0."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    sign = torch.tensor([1.0, -1.0] * 10)
+    if kind.startswith("linear"):
+        width = 256 if kind == "linear" else 8
+        tokens = sign.repeat(1 if kind == "linear" else 10)
+        x = normal(1, 1, width) + 1e-3 * normal(1, tokens.numel(), width)
+        case = nn.Linear(width, width, bias=False), x, 10 * normal(1, 1, width) * tokens[None, :, None]
+    elif kind == "embedding":
+        y = 100 * normal(1, 1, 64) * sign[None, :, None] + 1e-2 * normal(1, 20, 64)
+        case = nn.Embedding(5, 64), torch.zeros(1, 20, dtype=torch.int64), y
+    elif kind.startswith("convolution"):
+        channels, size = (256, 4) if kind == "convolution" else (4, 16)
+        x = normal(1, channels, 1, 1).expand(-1, -1, size, size) + 1e-3 * normal(1, channels, size, size)
+        places = (torch.arange(size - 2)[:, None] + torch.arange(size - 2)) % 2 * 2.0 - 1
+        case = nn.Conv2d(channels, 64, 3, bias=False), x, 10 * normal(1, 64, 1, 1) * places
+    else:
+        case = nn.Linear(1, 10_000, bias=False), torch.full((1, 1), 1e18), torch.full((1, 10_000), 2.5e-23)
+    for limit in (1e-1, 1e-2, 1e-3):
+        assert contribution(*case, limit) <= limit
+
+
+def test_a_record_that_cancels_swallows_nobody() -> None:
+    """Huge terms with weight 1 in one product would take the digits of everybody else's contribution."""
+    x, y = torch.randn(50, 2, 64), torch.randn(50, 2, 64)
+    x[-1], y[-1, 0], y[-1, 1] = 1e6, 1e6, -1e6
+    model = nn.Linear(64, 64, bias=False)
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return (out * y).flatten(1).sum(dim=1)
+
+    without, _ = pp.clipped_sum(model, loss, x[:-1], y[:-1], 1.0)
+    among, _ = pp.clipped_sum(model, loss, x, y, 1.0)
+    assert float((among["weight"].double() - without["weight"].double()).norm()) <= 1.0
+
+
+def test_the_safety_costs_ordinary_records_little() -> None:
+    """Norms of ordinary sequences are about half a percent above the truth."""
+    x, y = torch.randn(6, 128, 256), torch.randn(6, 128, 256)
+    found = pp.per_record_norms(nn.Linear(256, 256, bias=False), lambda out, y: (out * y).flatten(1).sum(dim=1), x, y)
+    truth = torch.stack([(b.double().T @ a.double()).norm() for a, b in zip(x, y, strict=True)])
+    assert bool((found.double() >= truth * (1 - 1e-6)).all())
+    assert float((found.double() / truth).max()) < 1.006

@@ -88,6 +88,9 @@ def _materialised_squares(calls: list[tuple[Call, str]], owner: Tensor | None, u
         while last < units and (last == unit or (end - begin + counts[last]) * size <= _MATERIALISED):
             end += counts[last]
             last += 1
+        if begin == end:  # padding that nobody needed
+            parts.append(torch.zeros(last - unit, device=owner.device))
+            break
         full = _added(calls, slice(begin, end)).flatten(1)
         sums = torch.zeros((last - unit, size), dtype=full.dtype, device=full.device)
         parts.append(sums.index_add_(0, owner[begin:end] - unit, full).square().sum(dim=1))
@@ -170,10 +173,9 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, look: bool = Tru
 
 
 def _refuse_mixing(loss_fn: Loss, output: Any, y: Any, losses: Tensor) -> None:
-    """Raise if a few records have another loss among themselves than they had in the whole batch (rule 12)."""
-    records = losses.shape[0]
-    few = min(8, records // 2)
-    if few == 0:
+    """Raise if a record has another loss by itself than it had in the whole batch (rule 12)."""
+    records, few = losses.shape[0], 1
+    if records < 2:
         return
 
     def some(value: Any) -> Any:
@@ -181,9 +183,11 @@ def _refuse_mixing(loss_fn: Loss, output: Any, y: Any, losses: Tensor) -> None:
         return value.detach()[:few] if mine else value
 
     with torch.no_grad():
-        alone = loss_fn(tree_map(some, output), tree_map(some, y))
-    bits = max(torch.finfo(losses.dtype).eps, torch.finfo(alone.dtype).eps)
-    if not torch.allclose(alone.to(losses.dtype), losses[:few], rtol=1000 * bits, atol=1000 * bits, equal_nan=True):
+        alone, again = (loss_fn(tree_map(some, output), tree_map(some, y)) for _ in range(2))
+    if not torch.equal(alone, again):
+        return  # a loss that draws random numbers cannot be compared
+    bits = min(1000 * max(torch.finfo(losses.dtype).eps, torch.finfo(alone.dtype).eps), 0.05)
+    if not torch.allclose(alone.to(losses.dtype), losses[:few], rtol=bits, atol=bits, equal_nan=True):
         raise InvalidInput(
             "the loss of a record changes with the other records in the batch, so clipping would bound nothing "
             "(rule 12); loss_fn must compute each record's loss from its own output and label alone"

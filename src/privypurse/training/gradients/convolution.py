@@ -21,6 +21,8 @@ from privypurse.training.gradients.precision import (
     PASS,
     chunks,
     exact,
+    from_grams,
+    from_made,
     spread,
     square_sum,
     worth_keeping,
@@ -206,12 +208,11 @@ def _ghost(layer: Conv, a: Tensor, g: Tensor, whole: bool) -> Tensor:
     lines = torch.bmm(seen.transpose(1, 2), seen)
     blocks = [lines[:, start : start + places, start : start + places] for start in starts]
     gram = torch.bmm(back.transpose(1, 2), back)
-    if len(blocks) == 1:
-        return gram.mul_(blocks[0]).sum(dim=(1, 2)).clamp_(min=0)
-    windows = blocks[0] + blocks[1]
-    for block in blocks[2:]:
-        windows += block
-    return windows.mul_(gram).sum(dim=(1, 2)).clamp_(min=0)
+    windows = blocks[0]
+    for block in blocks[1:]:
+        windows = windows + block
+    terms = seen.shape[1] * len(starts) + back.shape[1] + places
+    return from_grams(windows, gram, terms)
 
 
 def _as_weight(layer: Conv, made: Tensor, whole: bool) -> Tensor:
@@ -257,6 +258,11 @@ class ConvolutionRule:
                 into = None if kept is None else kept[some].flatten(0, 1)
                 parts = [square_sum(part) for part in _gradients(layer, a, g, way.whole, into)]
                 by_group = torch.stack(parts).sum(dim=0)
+                if kept is None:
+                    padded = _padded(layer, a)
+                    split = padded.reshape(padded.shape[0] * groups, -1)
+                    each = square_sum(split), square_sum(_grouped(layer, g))
+                    by_group = from_made(by_group, *each, sizes.places, sizes.first * sizes.rest)
             squares.append(by_group.reshape(g.shape[0], groups).sum(dim=1))
         return torch.cat(squares)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.precision import exact, spread
+from privypurse.training.gradients.precision import exact, from_grams, spread
 from privypurse.training.gradients.registry import Call, handles
 
 
@@ -29,9 +29,8 @@ class EmbeddingRule:
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         index, g = _tokens(call)
         # Two tokens meet in the gradient only where they look up the same row.
-        same = index.unsqueeze(1) == index.unsqueeze(2)
-        gram = torch.bmm(g, g.transpose(1, 2))
-        return {"weight": gram.masked_fill_(~same, 0.0).sum(dim=(1, 2)).clamp_(min=0)}
+        same = (index.unsqueeze(1) == index.unsqueeze(2)).to(g.dtype)
+        return {"weight": from_grams(same, torch.bmm(g, g.transpose(1, 2)), g.shape[2] + g.shape[1])}
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
         index, g = _tokens(call)

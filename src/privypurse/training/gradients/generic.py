@@ -22,7 +22,8 @@ class GenericRule:
     whole_module = True
 
     def settle(self, call: Call) -> None:
-        """Both input and output gradient are needed for the sum."""
+        """Made once: a layer that ran differently a second time would be clipped by another gradient's norm."""
+        call.keep(self.per_record(call))
 
     def check(self, layer: nn.Module, name: str) -> None:
         """Raise for what cannot be run again one record at a time."""
@@ -42,6 +43,8 @@ class GenericRule:
                 )
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
+        if call.kept:
+            return call.kept
         layer = call.module
         parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
         trained = {name: exact(parameters[name]) for name in call.names}

@@ -11,6 +11,8 @@ from privypurse.training.gradients.precision import (
     PASS,
     chunks,
     exact,
+    from_grams,
+    from_made,
     spread,
     square_sum,
     worth_keeping,
@@ -53,10 +55,10 @@ def _weight_squares(call: Call) -> Tensor:
     for some in chunks(call, 2 * (tokens * tokens if way == "ghost" else inputs * outputs)):
         a, g = _tokens(call.inputs[0][some]), _tokens(call.back[some])
         if way == "ghost":
-            gram = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(g, g.transpose(1, 2)))
-            squares.append(gram.sum(dim=(1, 2)).clamp_(min=0))
+            grams = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
+            squares.append(from_grams(*grams, inputs + outputs + tokens))
         else:
-            squares.append(square_sum(_made(a, g)))
+            squares.append(from_made(square_sum(_made(a, g)), square_sum(a), square_sum(g), tokens))
     return torch.cat(squares)
 
 

@@ -11,17 +11,20 @@ from torch.utils._pytree import tree_leaves, tree_map
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.tape import Recorder
 
-_CLOSE = 0.02  # of the largest output: far above the rounding of short floats, far below what mixing does
+_CLOSE = 0.02  # of the largest entry: far above the rounding of short floats, far below what mixing does
+
+Seen = list[tuple[str, Tensor]]
+"""What every watched layer gave, and the model at the end."""
 
 
 def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], records: int) -> None:
-    """Raise if half of the records, by themselves, give other outputs than among all, or other rows in some layer.
+    """Raise if two records, by themselves, give other rows in some layer than they gave among all (rule 12).
 
-    In evaluation mode and without gradients, so that dropout and the like do not enter. A model that draws random
-    numbers even then cannot be compared.
+    Without gradients, in evaluation mode, where dropout does not enter, and as the model is now. A model that draws
+    random numbers cannot be compared with itself; then the rows are only counted.
     """
-    few = records // 2
-    if few == 0:
+    few = min(2, records - 1)
+    if few < 1:
         return
 
     def some(value: Any) -> Any:
@@ -30,52 +33,63 @@ def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], r
 
     fewer = tree_map(some, inputs), tree_map(some, options)
     modes = {module: module.training for module in recorder.model.modules()}
-    recorder.model.eval()
+    buffers = {name: buffer.clone() for name, buffer in recorder.model.named_buffers()}
     try:
-        with torch.no_grad():
-            all_rows, whole = _rows(recorder, inputs, options)
-            few_rows, part = _rows(recorder, *fewer)
-            again = recorder.model(*fewer[0], **fewer[1])
+        with torch.no_grad(), torch.random.fork_rng():  # what it draws is not missing from the run
+            for evaluation in (True, False):
+                for module, mode in modes.items():
+                    module.training = mode and not evaluation
+                whole = _seen(recorder, inputs, options)
+                part, again = (_seen(recorder, *fewer) for _ in range(2))
+                _compare(whole, part, again, records, few)
     finally:
         for module, mode in modes.items():
             module.training = mode
-    for (layer, rows), (_, rows_of_few) in zip(all_rows, few_rows, strict=False):
-        if rows != records or rows_of_few != few:
+        for name, buffer in recorder.model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def _compare(whole: Seen, part: Seen, again: Seen, records: int, few: int) -> None:
+    for (name, one), (_, other), (_, twin) in zip(whole, part, again, strict=False):
+        if one.shape[:1] != (records,) or other.shape[:1] != (few,):
             raise InvalidInput(
-                f"a {type(layer).__name__} layer gives {rows} rows for {records} records, {rows_of_few} for {few}: "
+                f"{name} gives {_rows(one)} rows for {records} records and {_rows(other)} for {few}: "
                 "the first dimension of what every trainable layer gives must count records. Keep (records, tokens, "
                 "features) instead of (records · tokens, features) or (tokens, records, features), and look up "
                 "positions for every record: table(positions.expand(records, -1))"
             )
-    for one, other, twin in zip(*(map(some, tree_leaves(each)) for each in (whole, part, again)), strict=False):
-        if not isinstance(one, Tensor) or not one.is_floating_point() or one.shape != other.shape:
-            continue
-        finite = torch.isfinite(one) & torch.isfinite(other)
-        size = _CLOSE * float(one[finite].abs().max()) if bool(finite.any()) else 0.0
-        if not _differ(other, twin, finite, size / 10) and _differ(one, other, finite, size):
+        if one[:few].shape == other.shape and _differ(one[:few], other) and not _differ(other, twin):
             raise InvalidInput(
-                "what the model gives for a record changes with the other records in the batch, so clipping would "
-                "bound nothing (rule 12): nothing may be computed over the first dimension"
+                f"what {name} gives for a record changes with the other records in the batch, so clipping would "
+                "bound nothing (rule 12): nothing may be computed over the first dimension, and rows must keep their "
+                "order. A model that gives its own mean loss should give one loss for each record"
             )
 
 
-def _differ(one: Tensor, other: Tensor, where: Tensor, by: float) -> bool:
-    return bool(((one - other).abs()[where] > by).any())
+def _rows(values: Tensor) -> int:
+    return values.shape[0] if values.dim() else 0
 
 
-def _rows(
-    recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[list[tuple[nn.Module, int]], Any]:
-    """How many rows every watched layer gives, and the model's output."""
-    found: list[tuple[nn.Module, int]] = []
+def _differ(one: Tensor, other: Tensor) -> bool:
+    if not one.is_floating_point():
+        return False
+    finite = torch.isfinite(one) & torch.isfinite(other)
+    if not bool(finite.any()):
+        return False
+    one, other = one[finite], other[finite]
+    return bool(((one - other).abs() > _CLOSE * one.abs().max()).any())
+
+
+def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) -> Seen:
+    found: Seen = []
 
     def note(module: nn.Module, _: Any, output: Any) -> None:
-        first = output[0] if isinstance(output, tuple) else output
-        found.append((module, first.shape[0] if first.dim() else 0))
+        found.append((f"a layer of type {type(module).__name__}", output[0] if isinstance(output, tuple) else output))
 
     handles = [module.register_forward_hook(note) for _, module, _ in recorder.units]
     try:
-        return found, recorder.model(*inputs, **options)
+        output = recorder.model(*inputs, **options)
     finally:
         for handle in handles:
             handle.remove()
+    return found + [("the model", leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]

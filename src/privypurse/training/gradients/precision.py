@@ -49,7 +49,38 @@ def square_sum(values: Tensor) -> Tensor:
     too, and reads the values once where squaring them first reads and writes them again.
     """
     each = values.flatten(1)
-    return torch.linalg.vector_norm(each, dim=1).square() if values.is_cuda else each.square().sum(dim=1)
+    found = torch.linalg.vector_norm(each, dim=1).square() if values.is_cuda else each.square().sum(dim=1)
+    # Squares below the smallest number are lost; so as never to be too small, all are counted as if they were.
+    return found + each.shape[1] * torch.finfo(each.dtype).tiny
+
+
+def rounding(terms: int, dtype: torch.dtype) -> float:
+    """How much of Σ|terms| a float sum of so many products can be off, whatever the order of its additions."""
+    return (terms + 8) * torch.finfo(dtype).eps / 2
+
+
+def from_grams(inputs: Tensor, outputs: Tensor, terms: int) -> Tensor:
+    """Σ_tt' ⟨a_t, a_t'⟩ ⟨g_t, g_t'⟩ from two Gram matrices for each record, never too small.
+
+    Where the tokens of a record cancel, the sum is small beside its terms, and rounding could leave nothing of it,
+    while the clipped sum, which is another product, leaves more. The rounding of both is below a share of
+    (Σ_t ‖a_t‖ ‖g_t‖)², which is added: then (‖G‖ + rounding)² ≤ what is returned. ``terms`` are added up in one
+    product of a token with another.
+    """
+    diagonal = torch.diagonal(inputs, dim1=1, dim2=2) * torch.diagonal(outputs, dim1=1, dim2=2)
+    whole = diagonal.clamp(min=0).sqrt().sum(dim=1).square()
+    found = inputs.mul(outputs).sum(dim=(1, 2)).clamp(min=0)
+    return found + 2 * rounding(terms, whole.dtype) * whole
+
+
+def from_made(squares: Tensor, inputs: Tensor, outputs: Tensor, tokens: int, uses: int = 1) -> Tensor:
+    """‖G‖² from that of a gradient which is not kept, never too small, for the same reason.
+
+    ``inputs`` and ``outputs`` are the squared norms of all tokens together, each of which is used ``uses`` times:
+    Σ_t ‖a_t‖ ‖g_t‖ ≤ (uses · Σ‖a_t‖² · Σ‖g_t‖²)^½.
+    """
+    whole = (uses * inputs).sqrt() * outputs.sqrt()
+    return (squares.sqrt() + 2 * rounding(tokens, squares.dtype) * whole).square()
 
 
 def weighted_total(values: Tensor, weights: Tensor) -> Tensor:

@@ -17,4 +17,15 @@ def _mixes(layer: nn.Module) -> str | None:
     return None if layer.track_running_stats and not layer.training and not learns else _MIXES
 
 
+def _counts(layer: nn.Module) -> str | None:
+    assert isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+    if layer.max_norm is not None:
+        return "max_norm rewrites the rows that were looked up, without noise; leave it out"
+    if layer.scale_grad_by_freq:
+        return "scale_grad_by_freq divides by how often the whole batch looks a row up; leave it out"
+    return None
+
+
 refuse(nn.modules.batchnorm._BatchNorm, _mixes)
+refuse(nn.Embedding, _counts)
+refuse(nn.EmbeddingBag, _counts)

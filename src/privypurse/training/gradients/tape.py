@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import registry
@@ -35,6 +36,21 @@ class _Tap(torch.autograd.Function):
         ctx.call.gradient = gradient.detach()
         ctx.call.rule.settle(ctx.call)
         return gradient, None, None
+
+
+class _Refusal(torch.autograd.Function):
+    """The identity, for outputs of a layer that are not watched."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        raise InvalidInput(
+            "a gradient comes back through the second output of a layer (the last state of an LSTM, the weights of "
+            "an attention), which per-record rules do not follow; use the first output"
+        )
 
 
 @dataclass
@@ -59,9 +75,11 @@ class Recorder:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self.units: list[tuple[str, nn.Module, Rule]] = list(registry.units(model))
+        found = {id(module): (name, module, rule) for name, module, rule in registry.units(model)}
+        self.units: list[tuple[str, nn.Module, Rule]] = list(found.values())  # a layer with two parents once
         self._watched = [(module, rule, self._own(module, rule)) for _, module, rule in self.units]
         self._trainable = list(self.trainable().values())
+        self._parameters = list(model.named_parameters())
         self._buffers = [
             (module, name, f"{prefix}.{name}" if prefix else name)
             for prefix, module in model.named_modules()
@@ -100,7 +118,7 @@ class Recorder:
             tape.calls.append(call)
             first = output[0] if isinstance(output, tuple) else output
             tapped = _Tap.apply(first, self._anchor(first.device), call)  # type: ignore[no-untyped-call]
-            return (tapped, *output[1:]) if isinstance(output, tuple) else tapped
+            return (tapped, *tree_map(self._refusing, output[1:])) if isinstance(output, tuple) else tapped
 
         return hook
 
@@ -125,9 +143,14 @@ class Recorder:
         return output
 
     def _versions(self) -> dict[str, tuple[int, int]]:
-        """Of every buffer which tensor it is, and how often that was written to."""
+        """Of every buffer and parameter which tensor it is, and how often that was written to."""
         found = ((name, getattr(module, local)) for module, local, name in self._buffers)
-        return {name: (id(buffer), buffer._version) for name, buffer in found if buffer is not None}
+        versions = {name: (id(buffer), buffer._version) for name, buffer in found if buffer is not None}
+        return versions | {name: (id(value), value._version) for name, value in self._parameters}
+
+    def _refusing(self, value: Any) -> Any:
+        floats = isinstance(value, Tensor) and value.is_floating_point()
+        return _Refusal.apply(value, self._anchor(value.device)) if floats else value  # type: ignore[no-untyped-call]
 
     def _anchor(self, device: torch.device) -> Tensor:
         """Something that asks for a gradient, so that one comes back to a layer whose input asks for none."""
