@@ -133,6 +133,7 @@ def ours(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
     limits = torch.full((x.shape[0],), CLIP, device=x.device)
 
     def gradients() -> None:
+        optimizer.zero_grad()
         run.clear()
         tape, _ = recorded(run.recorder, LOSS, (x,), y, look=False)
         run.add(tape, limits)

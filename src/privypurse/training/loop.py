@@ -120,6 +120,7 @@ def train(
                 loss = next(batches)
                 run.release()
                 optimizer.step()
+                optimizer.zero_grad()  # frees a copy of the model's size before the next forward pass
                 if scheduler is not None:
                     scheduler.step()
                 applied = run.steps_taken
