@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.training.gradients import Recorder, look
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -517,3 +518,11 @@ def test_the_safety_costs_ordinary_records_little() -> None:
     truth = torch.stack([(b.double().T @ a.double()).norm() for a, b in zip(x, y, strict=True)])
     assert bool((found.double() >= truth * (1 - 1e-6)).all())
     assert float((found.double() / truth).max()) < 1.006
+
+
+def test_dropout_is_never_taken_for_mixing() -> None:
+    """Of a small layer two draws of dropout are often alike; that must not look like a model that mixes."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2), nn.Dropout(0.3), nn.Linear(2, 3))
+    recorder = Recorder(model)
+    for _ in range(200):
+        look(recorder, (data(3).tensors[0],), {}, 3)
