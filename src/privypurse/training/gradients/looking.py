@@ -11,11 +11,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.tape import Recorder
 
-_CLOSE = 0.05  # of what records differ by: far below what mixing does
-_ROUNDING = {
-    True: 1e-4,
-    False: 5e-3,
-}  # of the largest entry: in full floats on a CPU, and where shorter ones are used
+# Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
+# entry. First in full floats, then where shorter ones may enter.
+_SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
 
 Seen = list[tuple[str, Tensor]]
 """What every watched layer gave, and the model at the end."""
@@ -91,7 +89,8 @@ def _tolerance(whole: Tensor) -> float:
     spread = (finite - finite[:1]).abs().max()
     device = whole.device.type
     full = device == "cpu" and whole.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device)
-    return max(_CLOSE * float(spread), _ROUNDING[full] * float(finite.abs().max()))
+    of_spread, of_largest = _SAME[full]
+    return max(of_spread * float(spread), of_largest * float(finite.abs().max()))
 
 
 def _differ(one: Tensor, other: Tensor, by: float) -> bool:
