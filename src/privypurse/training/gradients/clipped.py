@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients import precision
 from privypurse.training.gradients.full_precision import full_precision
+from privypurse.training.gradients.precision import square_sum
 from privypurse.training.gradients.registry import Call, Room
 from privypurse.training.gradients.tape import Recorder, Tape
 
@@ -72,14 +74,15 @@ def _materialised_squares(calls: list[tuple[Call, str]], owner: Tensor | None, u
     """‖Σ of a unit's gradients‖² where several uses or several records add up before the norm is taken."""
     size = calls[0][0].module.get_parameter(calls[0][1]).numel()
     records = calls[0][0].back.shape[0]
+    terms = torch.stack([call.rule.terms(call)[local] for call, local in calls]).sum(dim=0)
+    # As many numbers at most are added up to one entry of a record's gradient.
+    added = sum(call.back[0].numel() for call, _ in calls)
     if owner is None:
         chunk = max(1, _MATERIALISED // size)
-        parts = [
-            _added(calls, slice(begin, begin + chunk)).flatten(1).square().sum(dim=1)
-            for begin in range(0, records, chunk)
-        ]
-        return torch.cat(parts)
+        parts = [square_sum(_added(calls, slice(begin, begin + chunk))) for begin in range(0, records, chunk)]
+        return _never_too_small(torch.cat(parts), terms, added)
     assert units is not None
+    terms = torch.zeros(units, dtype=terms.dtype, device=terms.device).index_add_(0, owner, terms)
     # A unit's records lie together, so a chunk of units is a run of records.
     counts = torch.bincount(owner, minlength=units).tolist()
     parts, begin, unit = [], 0, 0
@@ -89,13 +92,18 @@ def _materialised_squares(calls: list[tuple[Call, str]], owner: Tensor | None, u
             end += counts[last]
             last += 1
         if begin == end:  # padding that nobody needed
-            parts.append(torch.zeros(last - unit, device=owner.device))
+            parts.append(torch.zeros(last - unit, dtype=terms.dtype, device=terms.device))
             break
         full = _added(calls, slice(begin, end)).flatten(1)
         sums = torch.zeros((last - unit, size), dtype=full.dtype, device=full.device)
-        parts.append(sums.index_add_(0, owner[begin:end] - unit, full).square().sum(dim=1))
+        parts.append(square_sum(sums.index_add_(0, owner[begin:end] - unit, full)))
         begin, unit = end, last
-    return torch.cat(parts)
+    return _never_too_small(torch.cat(parts), terms, added * max(counts))
+
+
+def _never_too_small(squares: Tensor, terms: Tensor, added: int) -> Tensor:
+    """Where records or uses cancel, the rounding of norm and sum is a share of what they are made of."""
+    return (squares.sqrt() + 2 * precision.rounding(added, squares.dtype) * terms).square()
 
 
 def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:

@@ -310,6 +310,12 @@ class ConvolutionRule:
         assert total is not None
         return total
 
+    def terms(self, call: Call) -> dict[str, Tensor]:
+        layer: Conv = call.module  # type: ignore[assignment]
+        a, g = square_sum(_padded(layer, exact(call.inputs[0]))).sqrt(), square_sum(exact(call.back)).sqrt()
+        sizes = {"weight": a * g * prod(layer.kernel_size) ** 0.5, "bias": g * call.back[0, 0].numel() ** 0.5}
+        return {name: sizes[name] for name in call.names}
+
     def per_record(self, call: Call) -> dict[str, Tensor]:
         layer: Conv = call.module  # type: ignore[assignment]
         out = {}

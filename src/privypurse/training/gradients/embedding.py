@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.precision import exact, from_grams, spread
+from privypurse.training.gradients.precision import exact, from_grams, spread, square_sum
 from privypurse.training.gradients.registry import Call, handles
 
 
@@ -37,6 +37,10 @@ class EmbeddingRule:
         table = torch.zeros(call.module.weight.shape, dtype=g.dtype, device=g.device)  # type: ignore[arg-type]
         table.index_add_(0, index.flatten(), (g * spread(weights, g)).flatten(0, 1))
         return {"weight": table}
+
+    def terms(self, call: Call) -> dict[str, Tensor]:
+        index, g = _tokens(call)
+        return {"weight": square_sum(g).sqrt() * index.shape[1] ** 0.5}
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
         index, g = _tokens(call)

@@ -81,6 +81,9 @@ class GenericRule:
                 "tensors by position, records first, or register them as buffers"
             )
 
+    def terms(self, call: Call) -> dict[str, Tensor]:
+        return {name: square_sum(value).sqrt() for name, value in self.per_record(call).items()}
+
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         return {name: square_sum(value) for name, value in self.per_record(call).items()}
 

@@ -97,8 +97,14 @@ class LinearRule:
                 made = weights.to(kept.dtype) @ kept.reshape(weights.shape[0], -1)
                 out["weight"] = made.reshape(g.shape[2], a.shape[2])
         if "bias" in call.names:
-            out["bias"] = (weights.to(g.dtype) @ g.flatten(1)).reshape(g.shape[1:]).sum(dim=0)
+            out["bias"] = weights.to(g.dtype) @ g.sum(dim=1)  # tokens first, as in the norm: they may cancel
         return out
+
+    def terms(self, call: Call) -> dict[str, Tensor]:
+        a, g = square_sum(exact(call.inputs[0])).sqrt(), square_sum(exact(call.back)).sqrt()
+        tokens = call.back[0].numel() // call.back.shape[-1]
+        sizes = {"weight": a * g, "bias": g * tokens**0.5}
+        return {name: sizes[name] for name in call.names}
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
         a, g = _tokens(call.inputs[0]), _tokens(call.back)

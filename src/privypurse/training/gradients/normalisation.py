@@ -41,6 +41,9 @@ class _ScaleAndShift(ABC):
             out["bias"] = self.summed(call.module, g)
         return out
 
+    def terms(self, call: Call) -> dict[str, Tensor]:
+        return {name: square_sum(value).sqrt() for name, value in self.per_record(call).items()}
+
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         return {name: square_sum(value) for name, value in self.per_record(call).items()}
 

@@ -88,6 +88,10 @@ class Rule(Protocol):
         """For each parameter every record's gradient, materialised."""
         ...
 
+    def terms(self, call: Call) -> dict[str, Tensor]:
+        """For each parameter at least Σ‖terms‖ of what adds up to every record's gradient: what rounding is of."""
+        ...
+
 
 _RULES: dict[type[nn.Module], Rule] = {}
 _REFUSED: dict[type[nn.Module], Callable[[nn.Module], str | None]] = {}
