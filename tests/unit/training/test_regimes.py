@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse.training.gradients import Recorder, look
+from privypurse.training.gradients import Recorder, clip_factors, look, norms, recorded, sums
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -526,3 +526,40 @@ def test_dropout_is_never_taken_for_mixing() -> None:
     recorder = Recorder(model)
     for _ in range(200):
         look(recorder, (data(3).tensors[0],), {}, 3)
+
+
+def _clipped_as(model: nn.Module, x: Tensor, y: Tensor, owner: Tensor, limit: float) -> float:
+    """What the persons of a batch contribute together, by the parts that training uses."""
+    recorder = Recorder(model)
+    tape, _ = recorded(recorder, lambda out, y: (out * y).flatten(1).sum(dim=1), x, y)
+    units = int(owner.max()) + 1
+    found = norms(tape, owner, units)
+    factors = clip_factors(found, torch.full((units,), limit))[owner]
+    total: dict[str, Tensor] = {}
+    for name, part in sums(tape, factors, found[owner]):
+        total[name] = total[name] + part if name in total else part
+    return math.sqrt(sum(float(value.double().square().sum()) for value in total.values()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_records_of_a_person_that_cancel_do_not_slip_past_the_clip_norm(seed: int) -> None:
+    """Forty records, huge beside their sum, of one person."""
+    torch.manual_seed(seed)
+    x = (1e4 * torch.randn(1, 32)).expand(40, -1) + 1e-2 * torch.randn(40, 32)
+    y = 1e4 * torch.randn(1, 16) * torch.tensor([1.0, -1.0] * 20)[:, None]
+    for model in (nn.Linear(32, 16), nn.Linear(32, 16, bias=False)):
+        assert _clipped_as(model, x, y, torch.zeros(40, dtype=torch.int64), 1e-3) <= 1e-3
+
+
+def test_tokens_that_cancel_in_a_bias_swallow_nobody() -> None:
+    """With an input of zeros only the bias learns; the tokens of one record are huge and cancel."""
+    x, y = torch.zeros(50, 2, 8), 1e-3 * torch.randn(50, 2, 8)
+    model = nn.Linear(8, 8)
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return (out * y).flatten(1).sum(dim=1)
+
+    without, _ = pp.clipped_sum(model, loss, x[:-1], y[:-1], 1.0)
+    y[-1, 0], y[-1, 1] = 1e8, -1e8
+    among, _ = pp.clipped_sum(model, loss, x, y, 1.0)
+    assert float((among["bias"].double() - without["bias"].double()).norm()) <= 1e-5

@@ -75,8 +75,7 @@ def _materialised_squares(calls: list[tuple[Call, str]], owner: Tensor | None, u
     size = calls[0][0].module.get_parameter(calls[0][1]).numel()
     records = calls[0][0].back.shape[0]
     terms = torch.stack([call.rule.terms(call)[local] for call, local in calls]).sum(dim=0)
-    # As many numbers at most are added up to one entry of a record's gradient.
-    added = sum(call.back[0].numel() for call, _ in calls)
+    added = sum(map(_tokens, (call for call, _ in calls)))
     if owner is None:
         chunk = max(1, _MATERIALISED // size)
         parts = [square_sum(_added(calls, slice(begin, begin + chunk))) for begin in range(0, records, chunk)]
@@ -99,6 +98,12 @@ def _materialised_squares(calls: list[tuple[Call, str]], owner: Tensor | None, u
         parts.append(square_sum(sums.index_add_(0, owner[begin:end] - unit, full)))
         begin, unit = end, last
     return _never_too_small(torch.cat(parts), terms, added * max(counts))
+
+
+def _tokens(call: Call) -> int:
+    """How many numbers at most add up to one entry of a record's gradient: one for each token or place."""
+    width = call.back.shape[-1] if isinstance(call.module, nn.Linear | nn.Embedding) else call.back.shape[1]
+    return max(1, call.back[0].numel() // max(1, width))
 
 
 def _never_too_small(squares: Tensor, terms: Tensor, added: int) -> Tensor:
