@@ -2,7 +2,7 @@
 
 A trainable layer's output passes through a tap. On the way back the tap keeps the gradient of the layer's output;
 with the layer's input that is all one needs for per-record norms and for the clip-weighted sum (book-keeping, Bu et
-al. 2023). Parameters enter the forward pass detached, so the ordinary weight gradient is never computed.
+al. 2023). Parameters ask for no gradient during the forward pass, so the ordinary weight gradient is never computed.
 """
 
 from __future__ import annotations
