@@ -11,13 +11,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from privypurse.training.fixing import fix
+    from privypurse.training.following import Individual
     from privypurse.training.gradients import clipped_sum, per_record_norms
     from privypurse.training.loop import train
     from privypurse.training.private import make_private
+    from privypurse.training.stopping import StopAtPlateau, StopWhenFew
 
 # Names that need torch are looked up when they are first used, so that planning does not have to load it.
 _TRAINING = {
     "clipped_sum": "privypurse.training.gradients",
+    "Individual": "privypurse.training.following",
+    "StopAtPlateau": "privypurse.training.stopping",
+    "StopWhenFew": "privypurse.training.stopping",
     "fix": "privypurse.training.fixing",
     "make_private": "privypurse.training.private",
     "per_record_norms": "privypurse.training.gradients",
@@ -38,11 +43,14 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Budgets",
+    "Individual",
     "InfeasibleBudget",
     "InvalidInput",
     "Plan",
     "PrivyPurseError",
     "Promise",
+    "StopAtPlateau",
+    "StopWhenFew",
     "TrainingShape",
     "__version__",
     "clipped_sum",

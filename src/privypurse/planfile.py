@@ -43,6 +43,8 @@ def _content(plan: Plan) -> dict[str, Any]:
             "batch_size": plan.batch_size,
             "clip_norm": plan.clip_norm,
             "noise_multiplier": plan.noise_multiplier,
+            # Named where there are any: plans without stay what they were, to the last bit.
+            **({"extra_steps": plan.shape.extra_steps} if plan.shape.extra_steps else {}),
         },
         "notes": list(plan.notes),
         "levels": {

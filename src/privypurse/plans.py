@@ -16,6 +16,9 @@ from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
 
+FIXED_SHARE = 0.9
+"""Of δ, for the steps that are fixed beforehand; the rest is for what a filter lets follow (rule 5)."""
+
 
 class Promise(StrEnum):
     """What an ε of the plan protects (rule 7)."""
@@ -50,19 +53,21 @@ class TrainingShape:
     """The public constants of training. With ``noise_multiplier`` None it is still to be solved.
 
     ``batch_size`` is the divisor of every step, whoever was drawn (rule 2). Noise has the standard deviation
-    ``noise_multiplier`` · ``clip_norm`` on each summed gradient.
+    ``noise_multiplier`` · ``clip_norm`` on each summed gradient. ``extra_steps`` may follow the ``steps`` that
+    everyone takes, for those alone whose small gradients left something in their purse.
     """
 
     steps: int
     batch_size: int
     clip_norm: float = 1.0
     noise_multiplier: float | None = None
+    extra_steps: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size"):
+        for name, least in (("steps", 1), ("batch_size", 1), ("extra_steps", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
-                raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+                raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least {least}")
             object.__setattr__(self, name, value.__index__())
         for name in ("clip_norm", "noise_multiplier"):
             value = getattr(self, name)
@@ -128,7 +133,8 @@ class Plan:
 
     Guarantee (unless ``promise`` says NONE): after all ``steps`` of Poisson-sampled Gaussian training with
     exactly these rates, clip norms and noise, every person's ε at their δ is at most ``spent()``, which is at
-    most what they promised; ``accountant`` names the proof. A person's records are one unit.
+    most what they promised; ``accountant`` names the proof. A person's records are one unit. With ``extra_steps`` a
+    filter keeps everyone within what they promised in whatever follows (``filter`` names it).
 
     Rates, clip norms and levels are as sensitive as the budgets that they follow from (rule 6).
     """
@@ -169,7 +175,37 @@ class Plan:
 
     @property
     def steps(self) -> int:
+        """The steps that everyone takes, fixed beforehand."""
         return self.shape.steps
+
+    @property
+    def all_steps(self) -> int:
+        """With those that follow under a filter."""
+        return self.shape.steps + self.shape.extra_steps
+
+    @property
+    def filter(self) -> str | None:
+        """What keeps purses closed beyond ``steps``: None without extra steps, else "gdp" or "rdp" (rule 5).
+
+        "gdp" where everyone who takes part is in every step: it holds from the first step on, at the whole δ. "rdp"
+        where people are drawn: ``steps`` are proved by the plan's accountant at 0.9·δ, and beyond them a person goes
+        on only while all that they spent, from the first step on, fits (ε, 0.1·δ) at an order fixed beforehand.
+        """
+        if not self.shape.extra_steps:
+            return None
+        return "gdp" if in_every_step(self.levels.rate) else "rdp"
+
+    @property
+    def fixed_delta(self) -> FloatArray:
+        """For each level the δ at which its fixed steps are proved."""
+        return self.levels.delta * FIXED_SHARE if self.filter == "rdp" else self.levels.delta
+
+    @property
+    def filter_delta(self) -> FloatArray:
+        """For each level the δ of its filter. With that of the fixed steps it is at most the person's δ."""
+        if self.filter != "rdp":
+            return self.levels.delta
+        return np.asarray((self.levels.delta - self.fixed_delta) * (1 - 1e-9))
 
     @property
     def batch_size(self) -> int:
@@ -226,8 +262,8 @@ class Plan:
         return np.bincount(self.level_of, minlength=len(self.levels)).astype(np.int64)
 
     def releases(self, steps: int | None = None) -> tuple[Release, ...]:
-        """What a person of each level faces in ``steps`` steps (default: all)."""
-        count = self._checked_steps(steps)
+        """What a person of each level faces in ``steps`` of the fixed steps (default: all of them)."""
+        count = self._checked_steps(steps, self.steps)
         reference = self.clip_norm
         return tuple(
             SampledGaussian(rate, self.noise_multiplier * (reference / clip if clip != reference else 1.0), count)
@@ -235,23 +271,28 @@ class Plan:
         )
 
     def spent(self, steps: int | None = None) -> FloatArray:
-        """The certified ε of every record after ``steps`` steps (default: all), recomputed from the releases."""
+        """The certified ε of every record after ``steps`` steps, recomputed from the releases.
+
+        Default: all that are fixed beforehand. Beyond them, with ``extra_steps``, it is the ε promised.
+        """
         return self._by_record(self.spent_by_level(steps))  # type: ignore[no-any-return]
 
     def spent_by_level(self, steps: int | None = None, progress: Progress | None = None) -> FloatArray:
         """The same, one entry a level."""
-        count = self._checked_steps(steps)
+        if steps is not None and self.steps < self._checked_steps(steps, self.all_steps):
+            return frozen(np.maximum(self.spent_by_level(progress=progress), self.levels.epsilon))
+        count = self._checked_steps(steps, self.steps)
         if count not in self._spent:
             accountant = accountant_named(self.accountant)
             releases = self.releases(count)
-            self._spent[count] = frozen(accountant.epsilons(releases, self.levels.delta, progress))
+            self._spent[count] = frozen(accountant.epsilons(releases, self.fixed_delta, progress))
         return self._spent[count]
 
-    def _checked_steps(self, steps: int | None) -> int:
+    def _checked_steps(self, steps: int | None, most: int) -> int:
         if steps is None:
             return self.steps
-        if isinstance(steps, bool) or not hasattr(steps, "__index__") or not 0 <= steps.__index__() <= self.steps:
-            raise InvalidInput(f"steps is {steps!r}; the plan covers 0 to {self.steps}")
+        if isinstance(steps, bool) or not hasattr(steps, "__index__") or not 0 <= steps.__index__() <= most:
+            raise InvalidInput(f"steps is {steps!r}; the plan covers 0 to {most}")
         return steps.__index__()
 
     def check(self, budgets: Budgets) -> None:
@@ -265,6 +306,8 @@ class Plan:
                 "make the plan from these budgets, with the same person= ids"
             )
         spent = self.spent()
+        if self.shape.extra_steps:
+            spent = np.maximum(spent, self.epsilon)
         over = (spent > budgets.epsilon) | (self.delta > budgets.delta)
         if over.any():
             worst = int(np.argmax(np.where(over, spent / budgets.epsilon, 0.0)))
@@ -313,6 +356,11 @@ class Plan:
         from privypurse import planfile
 
         return planfile.load(Path(path))
+
+
+def in_every_step(rates: FloatArray) -> bool:
+    """Whether everyone who takes part at all is in every step: full-batch training."""
+    return bool(np.isin(rates, (0.0, 1.0)).all())
 
 
 def _compact(index: Any, below: int, name: str) -> AnyArray:

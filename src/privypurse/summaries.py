@@ -36,6 +36,11 @@ def facts(plan: Plan) -> list[str]:
         f"public divisor {plan.batch_size:,}, expected batch {plan.expected_batch_size:,.1f} people",
         f"proved by {_ACCOUNTANTS[plan.accountant]}, δ {_span(deltas)}",
     ]
+    if plan.filter is not None:
+        lines.append(
+            f"up to {plan.shape.extra_steps:,} steps may follow, for those whose purse still pays: a {plan.filter} "
+            "filter keeps everyone within the ε promised" + _SPLIT[plan.filter]
+        )
     if unused:
         lines.append(f"capped: {unused:,} people granted more than this training can use, even in every step")
     if float(plan.levels.delta.max()) * plan.people > 1:
@@ -53,6 +58,7 @@ def text(plan: Plan, most: int = 12) -> str:
 
 
 _ACCOUNTANTS = {"pld": "privacy loss distributions (pld)", "rdp": "Rényi divergences (rdp)"}
+_SPLIT = {"gdp": "", "rdp": ", with a tenth of δ; the table is what the fixed steps cost at the rest"}
 ROUNDED = (
     "ε promised is each budget, rounded down to the ladder (by less than 1 %). It holds against whoever sees every "
     "step and the model, if training draws people by independent coins with exactly these rates."

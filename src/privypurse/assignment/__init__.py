@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from privypurse.accounting import Progress, accountant_named
@@ -14,7 +16,7 @@ from privypurse.assignment.scale import Scale
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
-from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.plans import FIXED_SHARE, LevelTable, Plan, Promise, TrainingShape, in_every_step
 
 _HARDLY = 0.01  # expected draws in all steps below which somebody takes part in name only
 
@@ -32,6 +34,7 @@ def plan(
     batch_size: int,
     clip_norm: float = 1.0,
     noise_multiplier: float | None = None,
+    extra_steps: int = 0,
     accountant: str = "pld",
     progress: Progress | None = None,
 ) -> Plan:
@@ -39,6 +42,9 @@ def plan(
 
     ``batch_size`` is the public divisor of every step. Without ``noise_multiplier`` σ is solved so that it is
     also the expected batch. With it, and method "sample", each rate follows from the person's own ε alone.
+
+    ``extra_steps`` may follow the fixed ``steps``: in them takes part who has something left, because their gradients
+    were smaller than their clip norm. A filter sees to it that nobody overdraws (`Plan.filter` says which).
 
     Guarantee: ``plan.spent() <= budgets.epsilon`` for every record, proved by the named accountant ("pld", the
     tighter, or "rdp"), for every method but "curve-fit-as-published", whose plan says that it promises nothing.
@@ -49,17 +55,35 @@ def plan(
             f"budgets must be a Budgets, not {type(budgets).__name__}; write pp.Budgets(epsilon, delta=…)"
         )
     chosen = _method(method)
-    shape = TrainingShape(steps=steps, batch_size=batch_size, clip_norm=clip_norm, noise_multiplier=noise_multiplier)
+    shape = TrainingShape(
+        steps=steps,
+        batch_size=batch_size,
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        extra_steps=extra_steps,
+    )
     levels, level_of = levels_of(budgets)
     if noise_multiplier is None and shape.batch_size > levels.total:
         raise InvalidInput(
             f"batch_size is {shape.batch_size:,}, but there are only {levels.total:,} people to draw from; "
             "lower it, or give noise_multiplier= and let batch_size be a divisor only"
         )
-    try:
-        decided = chosen.assign(levels, Means(shape, accountant_named(accountant), progress))
-    except InfeasibleBudget as error:
-        raise _located(error, budgets, levels, level_of) from None
+    means = Means(shape, accountant_named(accountant), progress)
+
+    def decide(share: float) -> Assignment:
+        aimed = replace(levels, delta=levels.delta * share)
+        try:
+            return chosen.assign(aimed, means)
+        except InfeasibleBudget as error:
+            raise _located(error, budgets, aimed, level_of) from None
+
+    # People who are in every step are filtered by Gaussian DP, which needs no δ of its own.
+    whole = noise_multiplier is None and shape.batch_size == levels.total
+    decided = decide(1.0 if whole or not shape.extra_steps else FIXED_SHARE)
+    if shape.extra_steps and whole and not in_every_step(decided.rate):
+        decided = decide(FIXED_SHARE)
+    if shape.extra_steps and not decided.keeps_budgets:
+        raise InvalidInput(f"method {chosen.name} keeps no budget, so no filter can; leave extra_steps out")
     made = Plan(
         method=chosen.name,
         accountant=accountant,

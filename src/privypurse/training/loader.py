@@ -44,10 +44,11 @@ class Batch:
         """Records that are somebody's; padding comes behind them."""
         return int(np.count_nonzero(self.owner < self.units.size))
 
-    def limits(self, run: PrivateRun) -> tuple[Tensor, Tensor | None]:
-        """Clip norms of the records or, where a unit has several, of the units, and whose each record is."""
-        by_unit, owner = run.limits(self.units), torch.as_tensor(self.owner, device=run.device)
-        return (by_unit[owner], None) if self.one_each else (by_unit, owner)
+    def places(self, run: PrivateRun) -> tuple[Tensor, Tensor | None]:
+        """Whose each record is; where a unit has several, the units, and at which place of them each record's is."""
+        units = torch.as_tensor(np.append(self.units, run.plan.people), device=run.device)
+        owner = torch.as_tensor(self.owner, device=run.device)
+        return (units[owner], None) if self.one_each else (units, owner)
 
     def padded(self, size: int) -> Batch:
         """The same batch with stand-ins up to ``size`` records. They weigh nothing."""
@@ -87,7 +88,10 @@ class Draws:
     def step(self, step: int) -> list[Batch]:
         """The physical batches of one step; a step that drew nobody is one batch of padding."""
         source = self.run.source.for_step(step, self.run.processes.rank)
-        units = self._sampler.draw(source)
+        return self.batches(self._sampler.draw(source), source)
+
+    def batches(self, units: IntArray, source: Randomness) -> list[Batch]:
+        """The records of these units as physical batches."""
         if units.size == 0:
             return [Batch(units, units, units).padded(1)]
         records, owner = self._records(units, source)
@@ -113,14 +117,16 @@ class Draws:
     def _cut(self, units: IntArray, records: IntArray, owner: IntArray) -> list[Batch]:
         """Physical batches of at most ``max_physical_batch`` records, a person never split (rule 12)."""
         assert self.most is not None
-        counts = np.bincount(owner, minlength=units.size)
-        ends, filled = [], 0
-        for place, count in enumerate(counts.tolist()):  # over the units of one batch, not over the data
-            if filled and filled + count > self.most:
-                ends.append(place)
-                filled = 0
-            filled += count
-        bounds = [0, *ends, units.size]
+        if self._whole:
+            bounds = [*range(0, units.size, self.most), units.size]
+        else:
+            ends, filled = [], 0
+            for place, count in enumerate(np.bincount(owner, minlength=units.size).tolist()):
+                if filled and filled + count > self.most:
+                    ends.append(place)
+                    filled = 0
+                filled += count
+            bounds = [0, *ends, units.size]
         record_bounds = np.searchsorted(owner, bounds)
         return [
             Batch(
@@ -138,6 +144,7 @@ class Attendance(Protocol):
     """Whoever wants to know which batch is at hand."""
 
     def restart(self) -> None: ...
+    def prepare(self) -> bool: ...
     def begin(self, batch: Batch) -> None: ...
     def require_stepped(self) -> None: ...
 
@@ -165,34 +172,41 @@ class PrivateLoader:
         run, waiting = self._draws.run, deque[Batch]()
         self._attendance.restart()
 
-        def numbers() -> Iterator[list[int]]:
-            for step in range(run.steps_taken + 1, run.plan.steps + 1):
+        def numbers() -> Iterator[IntArray]:
+            for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
                 for batch in self._draws.step(step):
                     waiting.append(batch)
-                    yield batch.records.tolist()
+                    yield batch.records
 
         with shown(run.plan, self._progress and run.processes.first) as bar:
-            for data in self._loaded(numbers()):
-                self._attendance.begin(waiting.popleft())
+            for data in loaded(self._dataset, numbers(), self._workers, self._options):
+                batch = waiting.popleft()
+                if batch.first and not self._attendance.prepare():
+                    return
+                self._attendance.begin(batch)
                 yield data
                 bar.update(run.steps_taken)
             self._attendance.require_stepped()
 
-    def _loaded(self, numbers: Iterator[list[int]]) -> Iterator[Any]:
-        if type(self._dataset) is TensorDataset and self._workers == 0 and not self._options:
-            tensors = self._dataset.tensors
-            for some in numbers:
-                index = torch.as_tensor(some, device=tensors[0].device)
-                yield [tensor[index] for tensor in tensors]
-            return
-        yield from DataLoader(self._dataset, batch_sampler=_Once(numbers), num_workers=self._workers, **self._options)
+
+def loaded(
+    dataset: Dataset[Any], numbers: Iterator[IntArray], workers: int = 0, options: dict[str, Any] | None = None
+) -> Iterator[Any]:
+    """The data of each of these batches of records."""
+    if type(dataset) is TensorDataset and workers == 0 and not options:
+        tensors = dataset.tensors
+        for some in numbers:
+            index = torch.as_tensor(some, device=tensors[0].device)
+            yield [tensor[index] for tensor in tensors]
+        return
+    yield from DataLoader(dataset, batch_sampler=_Once(numbers), num_workers=workers, **(options or {}))
 
 
 class _Once:
     """A batch sampler around an iterator."""
 
-    def __init__(self, numbers: Iterator[list[int]]) -> None:
+    def __init__(self, numbers: Iterator[IntArray]) -> None:
         self._numbers = numbers
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._numbers
+        return (some.tolist() for some in self._numbers)

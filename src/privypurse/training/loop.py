@@ -14,10 +14,13 @@ from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
+from privypurse.spending import Spending
 from privypurse.training.checkpoints import Checkpoints
+from privypurse.training.following import Individual, follow
 from privypurse.training.gradients import look, recorded
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loader import Batch, Draws, PrivateLoader
+from privypurse.training.looks import Looks, moved
 from privypurse.training.on_device import OnDevice, static_size
 from privypurse.training.private import check
 from privypurse.training.processes import unwrapped
@@ -46,6 +49,8 @@ class Trained:
     seconds: float
     how: str
     """The path that was taken: "captured" (a CUDA graph on data that stays on the device) or "eager"."""
+    spending: Spending | None = None
+    """What each person spent, if that was followed. Sensitive."""
 
 
 def train(
@@ -60,6 +65,7 @@ def train(
     max_records_per_person: int | None = None,
     num_workers: int = 0,
     collate_fn: Callable[[list[Any]], Any] | None = None,
+    individual: Individual | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     steps: int | None = None,
@@ -68,6 +74,9 @@ def train(
     seed: int | None = None,
 ) -> Trained:
     """Train the model by the plan, all its steps, or up to ``steps`` of them.
+
+    ``individual`` follows what each person really spends (see `Individual`); the outcome is ``Trained.spending``. A
+    plan with extra steps is always followed: beyond its fixed steps everyone goes on until their purse is empty.
 
     ``dataset`` gives (input, label), or several inputs and a label, in the plan's order; ``loss_fn(output, label)``
     gives one loss for each record. The model is trained where it lies, in place.
@@ -95,28 +104,35 @@ def train(
     begun = time.perf_counter()
     before, applied = bare.training, -1
     try:
-        saved = Checkpoints(folder, checkpoint_every, run, bare, optimizer, scheduler)
-        saved.resume()
-        begun_at = run.steps_taken
-        if not bare.training:
-            bare.train()
         can = _can_capture(run, dataset)
         if capture and not can:
             raise InvalidInput(
                 "capture=True needs the model on a GPU, a TensorDataset, and a plan in which each record is a person"
             )
         captured = can if capture is None else capture
+        options = {} if collate_fn is None else {"collate_fn": collate_fn}
+        if captured:
+            dataset = TensorDataset(*(tensor.to(run.device) for tensor in dataset.tensors))  # type: ignore[attr-defined]
+        follow(
+            run,
+            individual,
+            Looks(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options),
+        )
+        saved = Checkpoints(folder, checkpoint_every, run, bare, optimizer, scheduler)
+        saved.resume()
+        begun_at = run.steps_taken
+        if not bare.training:
+            bare.train()
         if captured:
             draws = Draws(run, max_physical_batch or static_size(plan), max_records_per_person)
             batches = OnDevice(run, dataset, loss_fn).steps(draws)  # type: ignore[arg-type]
         else:
-            options = {} if collate_fn is None else {"collate_fn": collate_fn}
             batches = _eager(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options)
         with shown(plan, progress and run.processes.first) as bar:
             bar.update(run.steps_taken)
             looked, applied = 0.0, run.steps_taken
-            goal = plan.steps if steps is None else min(steps, plan.steps)
-            while run.steps_taken < goal:
+            goal = plan.all_steps if steps is None else min(steps, plan.all_steps)
+            while run.steps_taken < goal and run.prepare():
                 loss = next(batches)
                 run.release()
                 optimizer.step()
@@ -130,6 +146,7 @@ def train(
                     bar.update(run.steps_taken, float(loss))
                     looked = now
         saved.write()
+        spending = None if run.following is None else run.following.spending()
     except KeyboardInterrupt:
         if applied == run.steps_taken:  # else the last step is counted but not in the model: no state to go on from
             saved.write()
@@ -137,7 +154,8 @@ def train(
     finally:
         bare.train(before)
         run.close()
-    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, "captured" if captured else "eager")
+    how = "captured" if captured else "eager"
+    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending)
 
 
 class _AtHand:
@@ -146,6 +164,9 @@ class _AtHand:
     batch: Batch
 
     def restart(self) -> None: ...
+
+    def prepare(self) -> bool:
+        return True  # the loop sees to it
 
     def begin(self, batch: Batch) -> None:
         self.batch = batch
@@ -176,17 +197,11 @@ def _eager(
     run.clear()
     for number, data in enumerate(PrivateLoader(dataset, draws, at_hand, workers, options)):
         batch = at_hand.batch
-        *inputs, label = _moved(data, run.device)
+        *inputs, label = moved(data, run.device)
         if not looked and batch.records.size > 1:
             look(run.recorder, tuple(inputs), {}, batch.records.size)
             looked = True
         tape, losses = recorded(run.recorder, loss_fn, tuple(inputs), label, number < 2)
-        run.add(tape, *batch.limits(run))
+        run.add(tape, *batch.places(run))
         if batch.last:
             yield losses[: batch.real].mean()
-
-
-def _moved(data: Any, device: torch.device) -> list[Any]:
-    if not isinstance(data, list | tuple) or len(data) < 2:
-        raise InvalidInput("the dataset must give (input, label), or several inputs and then a label")
-    return [value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in data]

@@ -27,7 +27,7 @@ def static_size(plan: Plan) -> int:
 
 
 class OnDevice:
-    """Steps on data that lies on the GPU.
+    """Steps on a data set that lies on the GPU.
 
     The graph gathers the drawn records, runs the model forward and back, clips and adds to the run's sum. Noise is
     not part of it: it is drawn fresh for every release, after the graph. Places in a batch that nobody fills hold
@@ -36,8 +36,7 @@ class OnDevice:
 
     def __init__(self, run: PrivateRun, dataset: TensorDataset, loss_fn: Loss) -> None:
         self._run, self._loss_fn = run, loss_fn
-        self._tensors = [tensor.to(run.device) for tensor in dataset.tensors]
-        self._clip_norms = run.limits(slice(None)).to(torch.float32)
+        self._tensors = dataset.tensors
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def steps(self, draws: Draws) -> Iterator[Tensor]:
@@ -53,7 +52,7 @@ class OnDevice:
         self._capture()
         run.clear()
         turn = 0
-        for step in range(run.steps_taken + 1, run.plan.steps + 1):
+        for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
             for batch in draws.step(step):
                 slot = turn % _SLOTS
                 if turn >= _SLOTS:
@@ -88,5 +87,5 @@ class OnDevice:
         if look:
             look_at(self._run.recorder, tuple(inputs), {}, rows.shape[0])
         tape, losses = recorded(self._run.recorder, self._loss_fn, tuple(inputs), label, look)
-        self._run.add(tape, self._clip_norms[self._places])
+        self._run.add(tape, self._places)
         self._loss.copy_(losses.masked_fill(nobody, 0.0).sum() / (~nobody).sum().clamp(min=1))

@@ -14,8 +14,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan, Promise
+from privypurse.spending import Spending
+from privypurse.training.following import Individual, follow
 from privypurse.training.gradients import Tape, look
+from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loader import Batch, Draws, PrivateLoader
+from privypurse.training.looks import Looks
 from privypurse.training.outputs import watched
 from privypurse.training.processes import unwrapped
 from privypurse.training.run import PlanExhausted, PrivateRun
@@ -39,6 +43,11 @@ class Attendance:
         if batch.first:
             self.run.clear()  # what a step that was broken off left behind belongs to no other step
         self._batch = batch
+
+    def prepare(self) -> bool:
+        """A step is about to begin; False if the run ends here."""
+        self.require_stepped()
+        return self.run.prepare()
 
     def restart(self) -> None:
         """The loader begins anew; a batch that was left by ``break`` is forgotten."""
@@ -110,10 +119,10 @@ class Attendance:
             raise InvalidInput(
                 "a batch with several records of one person must go through the model whole, not in parts"
             )
-        limits, owner = batch.limits(self.run)
+        units, owner = batch.places(self.run)
         begin = 0
         for tape, size in tapes:
-            part = limits[begin : begin + size] if owner is None else limits
+            part = units[begin : begin + size] if owner is None else units
             self.run.add(tape, part, owner, self._scale(size))
             begin += size
 
@@ -206,6 +215,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._attendance.note_gradients()
         return result
 
+    def spending(self) -> Spending:
+        """What each person has spent so far, if that is followed. Sensitive."""
+        following = self._attendance.run.following
+        if following is None:
+            raise InvalidInput("each person's spending was not followed; give make_private individual=")
+        return following.spending()
+
     def close(self) -> None:
         """Let go of the journal, so that another run may go on with it."""
         self._attendance.run.close()
@@ -248,6 +264,8 @@ def make_private(
     max_records_per_person: int | None = None,
     num_workers: int = 0,
     collate_fn: Callable[[list[Any]], Any] | None = None,
+    individual: Individual | None = None,
+    loss_fn: Loss | None = None,
     journal: str | Path | None = None,
     progress: bool = False,
     seed: int | None = None,
@@ -260,6 +278,8 @@ def make_private(
     ``optimizer.steps_taken`` says when a step is complete (a scheduler wants to be stepped then). ``journal`` names a
     file in which steps are counted before they are released: a run that is killed and started again with it goes on
     counting from there.
+    ``individual`` follows what each person really spends (see `Individual`); that needs ``loss_fn(output, y)`` with
+    one loss for each record, and ``optimizer.spending()`` is the outcome. A plan with extra steps always needs it.
     ``progress`` shows a bar with the ε spent. ``seed`` makes a run repeatable, and therefore not private.
 
     Under ``torchrun`` (an initialised ``torch.distributed``) every process calls this with the same arguments; each
@@ -277,11 +297,19 @@ def make_private(
         raise InvalidInput("this model or optimizer is private already; give make_private the ones inside: .inner")
     bare = unwrapped(model)
     run = PrivateRun(plan, bare, optimizer, seed, journal)
+    options = {} if collate_fn is None else {"collate_fn": collate_fn}
+    if individual is not None or plan.filter is not None:
+        if loss_fn is None:
+            raise InvalidInput(
+                "following each person's spending looks at everybody's gradient norm between steps: give loss_fn=, "
+                "with one loss for each record, such as functools.partial(F.cross_entropy, reduction='none')"
+            )
+        look = Looks(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options)
+        follow(run, individual, look)
     attendance = Attendance(run, loss_reduction)
     on_device = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
     multiple = 64 if on_device and max_physical_batch is None else 1
     draws = Draws(run, max_physical_batch, max_records_per_person, multiple)
-    options = {} if collate_fn is None else {"collate_fn": collate_fn}
     loader = PrivateLoader(dataset, draws, attendance, num_workers, options, progress)
     return PrivateModel(bare, attendance), PrivateOptimizer(optimizer, attendance), loader
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from privypurse import planfile
-from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.plans import Plan
 from privypurse.training.gradients import Recorder, Tape, clip_factors, norms, sums
@@ -20,6 +19,7 @@ from privypurse.training.processes import Processes
 from privypurse.training.randomness import Randomness, SeededRandomness, randomness
 
 if TYPE_CHECKING:
+    from privypurse.training.following import Following
     from privypurse.training.journal import Journal
 
 
@@ -58,6 +58,9 @@ class PrivateRun:
         self._dtype = torch.float64 if wide else torch.float32
         self._sums: dict[str, Tensor] = {}
         self._static = False
+        self.clip_norms = torch.as_tensor(np.append(plan.levels.clip_norm[plan.level_of], 0.0), device=self.device)
+        """Of every unit, and behind them a 0 for what is nobody's."""
+        self.following: Following | None = None
         self._digest = planfile.digest(plan)
         self._closed, self._process = False, os.getpid()
         if self.processes.same(self._digest) != self._digest:
@@ -65,17 +68,22 @@ class PrivateRun:
         self.journal = self._opened(journal)
         self.steps_taken = self.processes.same(self.journal.counted if self.journal and self._secure else 0)
 
-    def limits(self, units: IntArray | slice) -> Tensor:
-        """The clip norms of these units, and behind them a 0 for what is nobody's."""
-        levels = self.plan.levels.clip_norm[self.plan.level_of[units]]
-        return torch.as_tensor(np.append(levels, 0.0), device=self.device)
+    def follow(self, following: Following) -> None:
+        """From now on everyone's own spending is followed, and limits what they contribute."""
+        self.following = following
+        if self.steps_taken:
+            following.resumed(0, self.steps_taken)
+
+    def prepare(self) -> bool:
+        """Before each step, with the model that the last one left: looks that are due. False: stop here."""
+        return self.following is None or self.following.prepare(self.steps_taken)
 
     def _opened(self, path: str | Path | None) -> Journal | None:
         if path is None or not self.processes.first:
             return None
         from privypurse.training.journal import Journal
 
-        return Journal(path, self._digest, self.plan.steps)
+        return Journal(path, self._digest, self.plan.all_steps)
 
     @property
     def _secure(self) -> bool:
@@ -83,14 +91,14 @@ class PrivateRun:
 
     @property
     def steps_left(self) -> int:
-        return self.plan.steps - self.steps_taken
+        return self.plan.all_steps - self.steps_taken
 
     def require_step(self) -> None:
         if self._closed or os.getpid() != self._process:
             raise InvalidInput("this run was closed, or belongs to the process that this one was forked from")
         if self.steps_left <= 0:
             raise PlanExhausted(
-                f"all {self.plan.steps:,} steps of the plan are taken; one more would overdraw budgets"
+                f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets"
             )
 
     def clear(self) -> None:
@@ -99,6 +107,8 @@ class PrivateRun:
             torch._foreach_zero_(list(self._sums.values()))
         else:
             self._sums = {}
+        if self.following is not None:
+            self.following.forget()
 
     def stay_in_place(self) -> None:
         """From now on sums keep their addresses, as a captured graph needs them to."""
@@ -108,24 +118,30 @@ class PrivateRun:
     def _zeros(self, name: str) -> Tensor:
         return torch.zeros(self.parameters[name].shape, dtype=self._dtype, device=self.device)
 
-    def add(self, tape: Tape, limits: Tensor, owner: Tensor | None = None, scale: float = 1.0) -> None:
+    def add(self, tape: Tape, units: Tensor, owner: Tensor | None = None, scale: float = 1.0) -> None:
         """Clip what is on the tape and add it to the step's sum.
 
-        ``limits`` are the clip norms of the tape's records or, where ``owner`` says whose each record is, of the
-        units. ``scale`` is what the recorded gradients have to be multiplied with to be those of each record's loss.
+        ``units`` are the numbers of the units whose records these are, one for each record or, where ``owner`` says
+        at which place of ``units`` each record's unit stands, one for each unit; ``plan.people`` is nobody.
+        ``scale`` is what the recorded gradients have to be multiplied with to be those of each record's loss.
         """
         if owner is None:
             found = norms(tape)
-            factors = clip_factors(found * scale, limits)
+            factors = clip_factors(found * scale, self._limits(units, found * scale))
         else:
-            found = norms(tape, owner, limits.shape[0])
-            factors = clip_factors(found * scale, limits)[owner]
+            found = norms(tape, owner, units.shape[0])
+            factors = clip_factors(found * scale, self._limits(units, found * scale))[owner]
             found = found[owner]
         for name, part in sums(tape, factors * scale, found):
             if name in self._sums:
                 self._sums[name].add_(part)
             elif name in self.parameters:
                 self._sums[name] = part.to(self._dtype).contiguous()
+
+    def _limits(self, units: Tensor, norms: Tensor) -> Tensor:
+        """How much each unit may contribute to this step."""
+        limits = self.clip_norms[units]
+        return limits if self.following is None else self.following.limits(units, limits, norms)
 
     def release(self) -> None:
         """Count the step, then put the noisy gradient where the optimizer looks for it."""
@@ -134,6 +150,8 @@ class PrivateRun:
         if self.journal is not None:
             self.journal.count(step)  # before anything is released, and never rolled back (rule 10)
         self.steps_taken = step
+        if self.following is not None:
+            self.following.charge()
         total = self._taken()
         if self.processes.first:  # once in total, whatever the number of processes
             self._add_noise(total.values(), self.source.for_step(step))
@@ -167,7 +185,8 @@ class PrivateRun:
     def state_dict(self) -> dict[str, Any]:
         """Where the run is. No generator has a state to save: a seeded one follows from seed and step (rule 10)."""
         seed = self.source.seed if isinstance(self.source, SeededRandomness) else None
-        return {"steps_taken": self.steps_taken, "plan": self._digest, "seed": seed}
+        followed = None if self.following is None else self.following.state()
+        return {"steps_taken": self.steps_taken, "plan": self._digest, "seed": seed, "individual": followed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state.
@@ -181,9 +200,17 @@ class PrivateRun:
             raise InvalidInput(
                 f"the checkpoint was made with seed={state['seed']}; make the run with the same to go on"
             )
+        followed = state.get("individual")
+        if (followed is None) != (self.following is None):
+            how = "without" if followed is None else "with"
+            raise InvalidInput(f"the checkpoint was made {how} individual accounting; go on as it began")
         saved = int(state["steps_taken"])
         self.steps_taken = max(saved, self.steps_taken) if self._secure else saved
         self.clear()
+        if self.following is not None and followed is not None:
+            self.following.restore(followed)
+            if self._secure:
+                self.following.resumed(saved, self.steps_taken)
 
     def close(self) -> None:
         """Write the exact number of steps into the journal and let go of it. No step can be taken after that."""

@@ -1,0 +1,92 @@
+"""The filter for sampled steps: how many more each person can pay for at their level (rules 4 and 5)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privypurse.accounting import sampled_gaussian
+from privypurse.accounting.filters import RenyiCurrency, best_order, renyi_purse
+from privypurse.accounting.rdp import ORDERS
+from privypurse.arrays import AnyArray, FloatArray, IntArray
+
+_TYPICAL = {1.0: 0.1, 0.5: 0.2, 0.3: 0.3, 0.1: 0.4}
+"""Shares of the clip norm, and of the steps: gradients shrink. Orders are chosen for such a course of training."""
+_SUMMING = 1 - 1e-8  # of a purse: more than adding up ten million costs may hide
+_UP = 1 + 1e-12
+_MOST = 2**40  # steps that are as good as for ever
+
+
+class LevelFilter:
+    """Purses in Rényi divergence, at one order for each plan level that is chosen before the first step.
+
+    Guarantee: if steps are taken as `schedule` allows, and each is clipped to the level that it is charged at, then
+    nobody's sum at their own order exceeds what their (ε, δ) holds, whatever levels came about. Fixed steps that are
+    charged without asking may exceed it; then nothing is allowed any more.
+    """
+
+    def __init__(
+        self,
+        rate: FloatArray,
+        noise_multiplier: FloatArray,
+        epsilon: FloatArray,
+        delta: FloatArray,
+        level_of: AnyArray,
+        levels: int,
+    ) -> None:
+        """All but ``level_of`` (each person's plan level) have one entry for each plan level."""
+        self._level_of, self._row_of = level_of, level_of.astype(np.int64) * (levels + 1)
+        typical = np.zeros((rate.size, ORDERS.size))
+        for share, weight in _TYPICAL.items():
+            typical += weight * sampled_gaussian.rdp(rate, noise_multiplier / share, ORDERS)
+        self.order = best_order(typical, epsilon, delta)
+        self.currency = RenyiCurrency(self.order)
+        self.cost = np.zeros((rate.size, levels + 1))
+        shares = np.arange(1, levels + 1) / levels
+        for order in np.unique(self.order).tolist():
+            rows = np.flatnonzero(self.order == order)
+            noise = noise_multiplier[rows, None] / shares
+            rates = np.broadcast_to(rate[rows, None], noise.shape)
+            at_order = sampled_gaussian.rdp(rates.ravel(), noise.ravel(), np.array([order]))
+            self.cost[rows, 1:] = at_order.reshape(noise.shape) * _UP
+        # A larger level never costs less: rounding may not say otherwise.
+        self.cost = np.maximum.accumulate(self.cost, axis=1)
+        self.total = renyi_purse(self.order, epsilon, delta) * _SUMMING
+        self.reserve = np.zeros(rate.size)
+        self.spent = np.zeros(level_of.size)
+
+    def set_aside(self, reserve: FloatArray) -> None:
+        """Keep this much (for each plan level) of every purse that holds more; steps cannot use it."""
+        self.reserve = np.where(reserve < self.total, reserve, 0.0)
+
+    @property
+    def answers(self) -> AnyArray:
+        """Who still has what was set aside for questions. Sensitive."""
+        held = (self.total - self.reserve)[self._level_of]
+        return np.asarray((self.spent <= held) & (self.reserve[self._level_of] > 0))
+
+    @property
+    def left(self) -> FloatArray:
+        """What steps may still cost each person. Sensitive."""
+        return np.asarray(np.maximum((self.total - self.reserve)[self._level_of] - self.spent, 0.0))
+
+    def schedule(self, level: AnyArray) -> tuple[IntArray, AnyArray]:
+        """How many steps at their level each person can pay for, and the largest level that pays for one more."""
+        cost, left = self._cost_of(level), self.left
+        with np.errstate(divide="ignore", invalid="ignore"):
+            times = np.where(cost > 0, np.floor(left / cost * (1 - 1e-12)), _MOST)
+        allowed = np.minimum(times, _MOST).astype(np.int64)
+        rest = np.maximum(left - allowed * cost, 0.0) * (1 - 1e-12)
+        last = np.zeros(level.size, dtype=np.uint16)
+        ends = np.flatnonzero(allowed < _MOST)  # whose purse may run out
+        which = self._level_of[ends]
+        for plan_level in np.unique(which).tolist():
+            some = ends[which == plan_level]
+            last[some] = np.searchsorted(self.cost[plan_level], rest[some], side="right") - 1
+        return allowed, np.minimum(last, level)
+
+    def charge(self, level: AnyArray, steps: IntArray | int, who: IntArray | slice = slice(None)) -> None:
+        """Take ``steps`` at these levels out of the purses (of everyone, or of ``who``)."""
+        self.spent[who] += self._cost_of(level, who) * steps
+
+    def _cost_of(self, level: AnyArray, who: IntArray | slice = slice(None)) -> FloatArray:
+        return self.cost.ravel().take(self._row_of[who] + level)

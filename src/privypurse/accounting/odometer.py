@@ -1,0 +1,245 @@
+"""Odometer: what each person's steps cost, by how large their gradients really were (Yu et al. 2023, Algorithms 1-3).
+
+A person's gradient norm is looked at every few steps and rounded *up* to one of L levels, shares of their clip norm.
+Until the next look every step is charged at that level, whether the person was drawn or not (rule 1). The state is a
+count of steps for each person and level; what they cost is one matrix product.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from privypurse.accounting import conversion, sampled_gaussian
+from privypurse.accounting.accountant import Progress
+from privypurse.accounting.level_filter import LevelFilter
+from privypurse.accounting.rdp import ORDERS
+from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
+from privypurse.errors import InvalidInput
+
+FOREVER = np.iinfo(np.int64).max
+_ELEMENTS = 2**24  # of counts that are turned into ε at once
+_UP = 1 + 1e-12
+
+
+def renyi_epsilons(counts: AnyArray, rate: float, noise_multipliers: FloatArray, delta: FloatArray) -> FloatArray:
+    """The ε of trajectories with counts[i, l] steps of SampledGaussian(rate, noise_multipliers[l]), the first costing
+    nothing: one matrix product, and the best order for each."""
+    rates = np.full(noise_multipliers.size - 1, rate)
+    table = np.vstack([np.zeros(ORDERS.size), sampled_gaussian.rdp(rates, noise_multipliers[1:], ORDERS)])
+    out = np.empty(counts.shape[0])
+    rows = max(1, _ELEMENTS // max(*counts.shape[1:], ORDERS.size))
+    for begin in range(0, out.size, rows):
+        some = slice(begin, begin + rows)
+        taken = counts[some].astype(np.float64)
+        spent = conversion.epsilon_from_rdp(taken @ table * _UP, ORDERS, delta[some]) * _UP + 1e-14
+        out[some] = np.where(taken[:, 1:].any(axis=1), spent, 0.0)
+    return out
+
+
+class Reading(StrEnum):
+    """What an odometer's ε is (rule 11)."""
+
+    EXACT = "exact"
+    ESTIMATE = "estimate"
+
+    @property
+    def text(self) -> str:
+        return _READINGS[self]
+
+
+_READINGS = {
+    Reading.EXACT: (
+        "output-specific ε: what this one trajectory cost each person. Every step was clipped to the level that it "
+        "is charged at. It describes the run that happened; it limits nothing and is no guarantee."
+    ),
+    Reading.ESTIMATE: (
+        "estimate of the output-specific ε: levels were looked at every few steps, and gradients may have grown in "
+        "between. It describes the run that happened; it is neither a bound nor a guarantee."
+    ),
+}
+
+
+class Odometer:
+    """Counts the steps of every person at every level of their gradient norm.
+
+    ``exact`` says whether training clips everybody to their level. Then each charge bounds its step, and with a
+    `LevelFilter` nobody overdraws their purse. What it shows is sensitive (rule 6): a person may see their own.
+    """
+
+    def __init__(
+        self,
+        rate: FloatArray,
+        noise_multiplier: FloatArray,
+        level_of: AnyArray,
+        *,
+        levels: int = 100,
+        exact: bool = True,
+        purses: LevelFilter | None = None,
+    ) -> None:
+        """``rate`` and ``noise_multiplier`` (noise over clip norm) are those of each plan level; ``level_of`` says
+        which plan level each person has."""
+        if isinstance(levels, bool) or not 1 <= levels <= 65_535:
+            raise InvalidInput(f"levels is {levels!r}; it must be a whole number from 1 to 65,535")
+        if purses is not None and not exact:
+            raise InvalidInput("a filter needs every step clipped to its level: an estimate bounds nothing")
+        self.rate, self.noise_multiplier = np.asarray(rate, np.float64), np.asarray(noise_multiplier, np.float64)
+        self.level_of, self.levels = level_of, levels
+        self.reading = Reading.EXACT if exact else Reading.ESTIMATE
+        self.purses = purses
+        people = level_of.size
+        self._rows = np.arange(people, dtype=np.int64) * (levels + 1)
+        self._counts = np.zeros(people * (levels + 1), dtype=np.uint32)
+        # Before the first look everyone is charged in full (Algorithm 1: Z = C).
+        self.level = np.full(people, levels, dtype=np.uint16)
+        self.allowed = np.full(people, FOREVER, dtype=np.int64)
+        self.last = np.zeros(people, dtype=np.uint16)
+        self.elapsed, self._filtering = 0, False
+
+    @property
+    def people(self) -> int:
+        return int(self.level_of.size)
+
+    def look(self, shares: FloatArray, *, filtering: bool = False) -> None:
+        """New norms, as shares of each person's clip norm; whatever is not finite counts as 1.
+
+        With ``filtering`` each person may take ``allowed`` steps at their new level and one at ``last``, the largest
+        level that what is then left still pays for, and none after that until the next look.
+        """
+        if np.shape(shares) != (self.people,):
+            raise InvalidInput(f"one share for each of {self.people:,} people is needed, not {np.shape(shares)}")
+        self.settle()
+        with np.errstate(invalid="ignore"):
+            wanted = np.ceil(np.asarray(shares, dtype=np.float64) * self.levels)
+            whole = np.where(wanted >= 0, np.minimum(wanted, self.levels), self.levels)
+        self.level, self._filtering = whole.astype(np.uint16), filtering
+        if filtering:
+            if self.purses is None:
+                raise InvalidInput("there is no filter to ask")
+            self.allowed, self.last = self.purses.schedule(self.level)
+
+    def advance(self, steps: int = 1) -> None:
+        """So many steps more are taken. Everyone is charged for them, drawn or not."""
+        self.elapsed += steps
+
+    def settle(self) -> None:
+        """Write what was taken since the last look into the counts and out of the purses."""
+        if not self.elapsed:
+            return
+        if self.purses is None or not self._filtering:
+            self._counts[self._rows + self.level] += np.uint32(self.elapsed)
+            if self.purses is not None:
+                self.purses.charge(self.level, self.elapsed)
+        else:
+            self._settle_limited(self.purses)
+        self.elapsed = 0
+
+    def _settle_limited(self, purses: LevelFilter) -> None:
+        full = np.clip(self.allowed, 0, self.elapsed)
+        over = np.flatnonzero(self.allowed < self.elapsed)  # took their last step, and then none
+        last = self.last[over]
+        self._counts[self._rows + self.level] += full.astype(np.uint32)
+        self._counts[self._rows[over] + last] += 1
+        self._counts[self._rows[over]] += (self.elapsed - full[over] - 1).astype(np.uint32)
+        purses.charge(self.level, full)
+        purses.charge(last, 1, over)
+        # What is still allowed until the next look.
+        self.allowed = np.maximum(self.allowed - self.elapsed, -1)
+        self.last[over] = 0
+
+    def shares(self) -> FloatArray:
+        """The share of their clip norm that each person may contribute to the next step. Sensitive."""
+        if self.reading is Reading.ESTIMATE:
+            return np.ones(self.people)
+        level = np.where(
+            self.elapsed < self.allowed, self.level, np.where(self.elapsed == self.allowed, self.last, 0)
+        )
+        return np.asarray(level / self.levels)
+
+    @property
+    def active(self) -> AnyArray:
+        """Who can still contribute something to a step. Sensitive."""
+        left = (self.elapsed < self.allowed) | ((self.elapsed == self.allowed) & (self.last > 0))
+        return np.asarray(left & (self.rate[self.level_of] > 0))
+
+    @property
+    def counts(self) -> AnyArray:
+        """Steps of each person (row) at each level, the first being "contributed nothing"."""
+        self.settle()
+        return self._counts.reshape(self.people, self.levels + 1)
+
+    def charge_in_full(self, steps: int) -> None:
+        """Steps of which only the number is known: everyone is charged as if their gradients had been the largest."""
+        self.settle()
+        self._counts[self._rows + self.levels] += np.uint32(steps)
+        if self.purses is not None:
+            self.purses.charge(np.full(self.people, self.levels, dtype=np.uint16), steps)
+        if self._filtering:
+            self.allowed[:], self.last[:] = -1, 0  # until the next look says what is left
+
+    def noise_multipliers(self, plan_level: int) -> FloatArray:
+        """Noise over contribution at each level, for people of this plan level; infinite at level 0."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.noise_multiplier[plan_level] * self.levels / np.arange(self.levels + 1.0))
+
+    def epsilon(
+        self,
+        delta: FloatArray | float,
+        accountant: str = "rdp",
+        who: IntArray | None = None,
+        progress: Progress | None = None,
+    ) -> FloatArray:
+        """The ε of these people (default: all) at their δ, one for all or one each; ``reading.text`` says what it is.
+
+        "rdp" takes the best of all orders, "pld" composes loss distributions, which is tighter: both may, since
+        the trajectory is looked at as fixed (Yu et al. 2023, Theorem 3.1).
+        """
+        if accountant not in ("rdp", "pld"):
+            raise InvalidInput(f"accountant is {accountant!r}; choose 'rdp' or 'pld'")
+        from privypurse.accounting import trajectories
+
+        people = np.arange(self.people) if who is None else who
+        each = np.broadcast_to(np.asarray(delta, dtype=np.float64), people.shape)
+        out = np.empty(people.size)
+        of_level = self.level_of[people]
+        present = np.unique(of_level)
+        for done, plan_level in enumerate(present.tolist()):
+            some = np.flatnonzero(of_level == plan_level)
+            counts = self.counts[people[some]]
+            rate, noise = float(self.rate[plan_level]), self.noise_multipliers(plan_level)
+            if rate == 0:
+                out[some] = 0.0
+            elif accountant == "pld":
+                out[some] = trajectories.epsilons(counts, rate, noise, each[some])
+            else:
+                out[some] = renyi_epsilons(counts, rate, noise, each[some])
+            if progress:
+                progress(done + 1, present.size)
+        return out
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on later, settled."""
+        state: dict[str, Any] = {
+            "counts": frozen(self.counts.copy()),
+            "level": frozen(self.level.copy()),
+            "allowed": frozen(self.allowed.copy()),
+            "last": frozen(self.last.copy()),
+            "filtering": self._filtering,
+        }
+        if self.purses is not None:
+            state["spent"] = frozen(self.purses.spent.copy())
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        if np.shape(state["counts"]) != (self.people, self.levels + 1):
+            raise InvalidInput("what was counted before is about other people, or other levels")
+        self._counts = np.array(state["counts"], dtype=np.uint32).ravel()
+        self.level = np.array(state["level"], dtype=np.uint16)
+        self.allowed = np.array(state["allowed"], dtype=np.int64)
+        self.last = np.array(state["last"], dtype=np.uint16)
+        self.elapsed, self._filtering = 0, bool(state["filtering"])
+        if self.purses is not None:
+            self.purses.spent = np.array(state["spent"], dtype=np.float64)
