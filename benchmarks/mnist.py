@@ -16,32 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from benchmarks.networks import TramerBoneh
 from privypurse import datasets, preferences
 from privypurse.errors import PrivyPurseWarning
 
 PAPER = {"uniform": 96.75, "sample": 97.81, "scale": 97.78}
-
-
-class TramerBoneh(nn.Module):
-    """The convolutional network of Tramèr & Boneh (2021) for MNIST, 26,010 parameters, tanh throughout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 16, 8, stride=2, padding=2)
-        self.second = nn.Conv2d(16, 32, 4, stride=2)
-        self.third = nn.Linear(32 * 4 * 4, 32)
-        self.last = nn.Linear(32, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(torch.tanh(self.first(x)), 2, 1)
-        x = F.max_pool2d(torch.tanh(self.second(x)), 2, 1)
-        out: Tensor = self.last(torch.tanh(self.third(x.flatten(1))))
-        return out
 
 
 def train(plan: pp.Plan, data: TensorDataset, seed: int, device: str, steps: int) -> nn.Module:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privypurse as pp
-from benchmarks.mnist import TramerBoneh
+from benchmarks.networks import TramerBoneh
 from benchmarks.plan import alone
 from privypurse.training.gradients import recorded
 from privypurse.training.run import PrivateRun

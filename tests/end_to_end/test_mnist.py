@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from benchmarks.mnist import TramerBoneh
+from benchmarks.networks import TramerBoneh
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 

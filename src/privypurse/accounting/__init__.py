@@ -1,7 +1,9 @@
 """Releases → spent. NumPy and SciPy only; knows nothing of models, plans or training."""
 
 from privypurse.accounting.accountant import Accountant, Progress
+from privypurse.accounting.filters import Filter, RenyiCurrency
 from privypurse.accounting.gdp import GDP
+from privypurse.accounting.odometer import Odometer
 from privypurse.accounting.pld import PLD
 from privypurse.accounting.rdp import RDP
 from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
@@ -26,10 +28,13 @@ __all__ = [
     "CertifiedTable",
     "ClientSampled",
     "Composed",
+    "Filter",
     "Gaussian",
+    "Odometer",
     "Progress",
     "PureDP",
     "Release",
+    "RenyiCurrency",
     "SampledGaussian",
     "accountant_named",
 ]

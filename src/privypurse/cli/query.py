@@ -1,0 +1,181 @@
+"""privypurse query: private answers about a table of people, each paying out of their own purse."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import privypurse as pp
+from privypurse.cli.showing import as_it_is
+from privypurse.errors import PrivyPurseWarning
+
+if TYPE_CHECKING:
+    from privypurse.queries import Analyst, Answer
+
+SHORT = "private answers about a table of people, each within their own ε"
+LONG = """\
+Ask a table of people for a count, a sum, a mean or a histogram. The answer carries normal noise, and everybody whom
+the question touches pays for it out of their own purse. Whoever cannot pay any more is left out, silently: nothing
+that is printed says who, or how many.
+
+The table is a .csv or .parquet file with one row for each record. What has been spent is kept in a file beside it
+(people.csv.purses), so that questions of today and tomorrow add up. Keep that file as long as the data: removing it
+would let everybody pay again from a full purse. It is refused for another table or other budgets.
+
+--noise is the standard deviation of the noise. Somebody who counts 1 in an answer pays about 1/noise²: half the noise
+costs four times as much.
+
+examples (make a table first):
+  printf 'age,city,pay,epsilon\\n34,Oslo,410,1\\n71,Bergen,300,0.5\\n68,Oslo,350,2\\n' > people.csv
+  privypurse query people.csv --epsilon epsilon count --where "age >= 65 and city == 'Oslo'" --noise 10
+  privypurse query people.csv --epsilon epsilon mean pay --lower 0 --upper 1000 --noise 10
+  privypurse query people.csv --epsilon epsilon histogram city --categories Oslo,Bergen --noise 10
+  privypurse query people.csv --epsilon epsilon histogram age --edges 0,18,65,120 --noise 10
+
+with one ε for all, and a column that says whose record it is:
+  privypurse query visits.parquet --epsilon 1 --person patient sum cost --lower 0 --upper 5000 --noise 50000
+
+conditions (--where): column names (`in backticks` if they hold spaces), numbers, 'text', == != < <= > >=, in (…),
+not in, and, or, not, + - * /. A missing cell makes a comparison false.
+"""
+_NOISE = "standard deviation of the noise"
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("table", help="the .csv or .parquet file of people")
+    who = command.add_argument_group("who holds what")
+    who.add_argument("--epsilon", metavar="COLUMN|ε", default="epsilon", type=_number_or_name,
+                     help='column of budgets, or one ε for all (default: the column "epsilon")')  # fmt: skip
+    who.add_argument("--delta", default=1e-5, type=_number_or_name, help="a number or a column (default: 1e-5)")
+    who.add_argument("--person", metavar="COLUMN", help="column of ids: records of one person are one unit")
+    who.add_argument(
+        "--purses", metavar="FILE", help="where spending is kept (default: the table's name and .purses)"
+    )
+    command.add_argument("--seed", type=int, help="repeatable noise, for tests: NOT private")
+    questions = command.add_subparsers(title="questions", dest="question", required=True, metavar="QUESTION")
+    count = questions.add_parser("count", help="how many people")
+    total = questions.add_parser("sum", help="the sum of a column")
+    mean = questions.add_parser("mean", help="the mean of a column")
+    histogram = questions.add_parser("histogram", help="how many rows in each category, or between edges")
+    for question in (total, mean):
+        question.add_argument("column")
+        question.add_argument("--lower", type=float, required=True, help="public bound of what a person adds")
+        question.add_argument("--upper", type=float, required=True, help="public bound of what a person adds")
+    histogram.add_argument("column")
+    bins = histogram.add_mutually_exclusive_group(required=True)
+    bins.add_argument("--categories", metavar="A,B,…", help="public values of the column")
+    bins.add_argument("--edges", metavar="0,10,…", type=_numbers, help="public bounds of bins")
+    for question in (count, total, mean, histogram):
+        on_both = ", in people, on count and scaled sum" if question is mean else ""
+        question.add_argument("--noise", type=float, required=True, help=_NOISE + on_both)
+        question.add_argument("--where", metavar="CONDITION", help="rows to look at (default: all)")
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    from privypurse.queries import Analyst
+    from privypurse.queries.files import read_table
+
+    table = read_table(options.table)
+    purses = options.purses or f"{options.table}.purses"
+    if Path(purses).resolve() == Path(options.table).resolve():
+        raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivyPurseWarning)  # said below, in red
+        analyst = Analyst(table, _budgets(options, table), purses=purses, seed=options.seed)
+    try:
+        with analyst:
+            answer = _asked(analyst, options)
+    except OSError as error:
+        raise pp.PrivyPurseError(f"spending cannot be written to {purses} ({error}), so nothing is told") from None
+    _show(answer, options, console)
+    if options.seed is not None:
+        console.print(f"[bold red]seeded with {options.seed}: a test, NOT private[/]", highlight=False)
+    console.print(f"spending is kept in {as_it_is(str(purses))}; keep it as long as the data", highlight=False)
+
+
+def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
+    if isinstance(options.epsilon, str):
+        return pp.Budgets.read(options.table, epsilon=options.epsilon, delta=options.delta, person=options.person)
+    rows = len(next(iter(table.values())))
+    for name in (options.delta, options.person):
+        if isinstance(name, str) and name not in table:
+            raise pp.InvalidInput(f"{options.table} has no column {name!r}; its columns are {', '.join(table)}")
+    delta = table[options.delta] if isinstance(options.delta, str) else options.delta
+    person = None if options.person is None else table[options.person]
+    return pp.Budgets(np.full(rows, options.epsilon), delta=delta, person=person)
+
+
+def _asked(analyst: Analyst, options: argparse.Namespace) -> Answer:
+    shared = {"noise": options.noise, "where": options.where}
+    match options.question:
+        case "count":
+            return analyst.count(**shared)
+        case "sum":
+            return analyst.sum(options.column, lower=options.lower, upper=options.upper, **shared)
+        case "mean":
+            return analyst.mean(options.column, lower=options.lower, upper=options.upper, **shared)
+    if options.edges is not None:
+        return analyst.histogram(options.column, edges=options.edges, **shared)
+    return analyst.histogram(options.column, categories=_categories(options.categories), **shared)
+
+
+def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None:
+    if options.question == "histogram":
+        shown = Table(as_it_is(options.column), "rows")
+        shown.columns[1].justify = "right"
+        for name, value in zip(_bin_names(options), np.atleast_1d(answer.value), strict=True):
+            shown.add_row(as_it_is(name), _rounded(float(value), answer.noise))
+        console.print(shown)
+    else:
+        spread = answer.noise
+        if options.question == "mean":  # of the quotient, by the noisy count
+            spread *= (options.upper - options.lower) / 2 / max(float(answer.released[1]), 1.0)
+        console.print(f"[bold]{options.question}: {_rounded(float(answer), spread)}[/]", highlight=False)
+    what = "count and scaled sum" if options.question == "mean" else "each number"
+    console.print(f"noise: normal, standard deviation {answer.noise:g} on {what}", highlight=False, soft_wrap=True)
+    console.print(f"cost: {answer.cost}; nothing for whom it does not touch", highlight=False, soft_wrap=True)
+
+
+def _rounded(value: float, noise: float) -> str:
+    """As many digits as the noise leaves a meaning to: to a hundredth of it."""
+    places = max(0, 2 - math.floor(math.log10(noise)))
+    return f"{value:.{min(places, 12)}f}"
+
+
+def _bin_names(options: argparse.Namespace) -> list[str]:
+    if options.edges is None:
+        return [str(value) for value in _categories(options.categories)]
+    pairs = list(zip(options.edges, options.edges[1:], strict=False))
+    return [f"{low:g} … {high:g}" for low, high in pairs]
+
+
+def _categories(text: str) -> list[Any]:
+    """Public values: numbers if all of them are, true or false if all of them are, else text."""
+    words = [word.strip() for word in text.split(",")]
+    if all(word.lower() in ("true", "false") for word in words):
+        return [word.lower() == "true" for word in words]
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        return words
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 0,10,20") from None
+
+
+def _number_or_name(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,289 @@
+"""Adaptively chosen questions to personal data, each answered within everybody's own purse."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from privypurse import ladder
+from privypurse.accounting.filters import CURRENCIES, Filter
+from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
+from privypurse.budgets import Budgets
+from privypurse.errors import InvalidInput
+from privypurse.pursefile import PurseFile, fingerprint_arrays
+from privypurse.queries.answers import Answer, Cost, epsilon_of
+from privypurse.queries.bins import place_by_category, place_by_edge
+from privypurse.queries.callables import numbers_of, truths_of
+from privypurse.queries.columns import Column, Mask, Numbers, Truths
+from privypurse.queries.conditions import Condition, named
+from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
+from privypurse.queries.mechanism import check_scale, noisy_sum, worst_cost
+from privypurse.queries.noise import noise_source
+from privypurse.queries.rows import rows_of
+
+Where = str | Callable[[Any], Any] | None
+"""A condition such as "age >= 65 and smoker", or a callable that gives True or False for each row, or everybody."""
+
+
+class Analyst:
+    """Answers questions about data; each person pays out of their own purse for what touches them, and no more.
+
+    Guarantee: whatever was asked and however the questions were chosen, everything answered together is (ε, δ)
+    differentially private for each person at their own (ε, δ): their rows, all of them as one, may as well have
+    contributed nothing (Feldman & Zrnic 2021, Corollary 4.7; "gdp": Koskela et al. 2023). ε is rounded down to the
+    ladder of `privypurse.ladder`. Purses are fixed beforehand and each depends on that person's own (ε, δ) alone; the
+    number of people is public.
+
+    A person pays for ‖what their rows add up to‖ / noise, after clipping. Whom a question does not touch pays
+    nothing. Whoever cannot pay contributes nothing to that question and is charged nothing; neither answer nor errors
+    say so, so an answer is about those who can still pay. `spent` and `purses` are sensitive: not for the analyst.
+
+    With ``purses``, a file, spending outlives the process: the charge is on disk before the answer is returned, and
+    the file is refused for other data or budgets. Without it, spending is forgotten with this object; do not make a
+    second one for the same data. Keep the file as long as the data.
+
+    ``data`` is a pandas DataFrame, a mapping from column names to arrays, an array or tensor whose first dimension
+    counts records, or a tuple of such. Names and kinds of columns are taken to be public.
+
+    A callable (``ask``, or a ``where`` that is no text) is code that runs on the real rows: use only what you trust.
+    It is tried first on made-up rows of zeros, ones and empty text, or on ``example`` rows of yours that must not be
+    real: it has to give finite numbers of the right shape, for each row from that row alone. NaN or ∞ on a real row
+    counts as zero.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        budgets: Budgets,
+        *,
+        currency: str = "gdp",
+        purses: str | Path | None = None,
+        example: Any = None,
+        seed: int | None = None,
+    ) -> None:
+        if currency not in CURRENCIES:
+            raise InvalidInput(f"currency is {currency!r}; choose 'gdp' (exact for these answers) or 'zcdp'")
+        self._rows = rows_of(data)
+        if self._rows.count != len(budgets):
+            raise InvalidInput(
+                f"the data have {self._rows.count:,} rows but there are {len(budgets):,} budgets; give each row one"
+            )
+        self._examples = example
+        if example is not None and (type(example) is not type(data) or self._rows.length(example) < 2):
+            raise InvalidInput(
+                f"example must hold two or more made-up rows in the form of data ({type(data).__name__})"
+            )
+        self._budgets, self._people = budgets, budgets.people
+        self._owner: IntArray | None = None if budgets.person is None else budgets.owner
+        first = budgets.first_record
+        self._epsilon = ladder.rung_value(ladder.rung_below(budgets.epsilon[first]))
+        self.purses = Filter(self._epsilon, budgets.delta[first], currency)
+        """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
+        self._noise = noise_source(seed)
+        self._lock, self._process = threading.Lock(), os.getpid()
+        self._file: PurseFile | None = None
+        self._closed = False
+        if purses is not None:
+            self._open(purses)
+
+    def _open(self, path: str | Path) -> None:
+        held = self._budgets
+        identity = {
+            "data set": self._rows.fingerprint(),
+            "list of budgets": fingerprint_arrays(held.epsilon, held.delta, held.owner),
+            "currency": self.purses.currency.name,
+        }
+        self._file = PurseFile(path, identity)
+        try:
+            if self._file.arrays is not None:
+                self.purses.restore(self._file.arrays["spent"])
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file of purses. An analyst that is closed answers nothing."""
+        self._closed = True
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Analyst:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def count(self, where: Where = None, *, noise: float) -> Answer:
+        """How many people have a row for which ``where`` holds.
+
+        ``noise`` is the standard deviation, in people. Whom it touches pays for 1/noise.
+        """
+        chosen = self._chosen(where)
+        sums = by_person(chosen.astype(np.float64)[:, None], self._owner, self._people)
+        return self._answer(Dense(np.minimum(sums.values, 1.0)), 1.0, noise, lambda total: float(total[0]))
+
+    def sum(self, column: str, *, lower: float, upper: float, noise: float, where: Where = None) -> Answer:
+        """The sum of a column over rows for which ``where`` holds.
+
+        What a person's rows add up to is clipped to [lower, upper], two public numbers. ``noise`` is the standard
+        deviation in the column's own units; a person pays for |their clipped sum|/noise.
+        """
+        low, high = _bounds(lower, upper)
+        values, touched = self._numbers(column, where)
+        sums = by_person(values[:, None], self._owner, self._people).values
+        if self._owner is not None:
+            touched = np.bincount(self._owner, touched, minlength=self._people) > 0
+        clipped = np.where(touched[:, None], np.clip(sums, low, high), 0.0)
+        return self._answer(Dense(clipped), max(abs(low), abs(high)), noise, lambda total: float(total[0]))
+
+    def mean(self, column: str, *, lower: float, upper: float, noise: float, where: Where = None) -> Answer:
+        """The mean of a column over rows for which ``where`` holds, each value clipped to [lower, upper].
+
+        One question with two numbers: the sum of values centred and scaled to [-1, 1], and how many there are; the
+        answer is their quotient, scaled back and kept in [lower, upper]. ``noise`` is the standard deviation on both,
+        in people, so the answer's own is about (upper - lower)/2 · noise / count. A person with one row pays for √(s²
+        + 1)/noise, s their scaled value: from 1/noise in the middle to √2/noise at the bounds. Several rows of one
+        person are clipped together to √2, which keeps that person's own mean. Where the noisy count does not exceed
+        the noise, nothing is known and the answer is the middle.
+        """
+        low, high = _bounds(lower, upper)
+        middle, half = (low + high) / 2, (high - low) / 2
+        values, touched = self._numbers(column, where)
+        scaled = np.where(touched, (np.clip(values, low, high) - middle) / half, 0.0)
+        both = by_person(np.stack([scaled, touched], axis=1), self._owner, self._people)
+
+        def quotient(total: FloatArray) -> float:
+            if total[1] <= max(1.0, noise):
+                return middle
+            return float(middle + half * np.clip(total[0] / total[1], -1.0, 1.0))
+
+        return self._answer(both, math.sqrt(2.0), noise, quotient)
+
+    def histogram(
+        self,
+        column: str,
+        *,
+        categories: Sequence[Any] | None = None,
+        edges: Sequence[float] | None = None,
+        noise: float,
+        where: Where = None,
+    ) -> Answer:
+        """How many rows fall into each bin: one number for each of ``categories``, or between ``edges``.
+
+        Bins are public and given, never taken from the data; a bin holds its lower edge, the last one its upper edge
+        too. A row in no bin counts nowhere. ``noise`` is the standard deviation of each number. A person with one row
+        pays for 1/noise, however many bins there are; several rows of one person are clipped together to norm 1.
+        """
+        values = self._column(column)
+        if (categories is None) == (edges is None):
+            raise InvalidInput("give either categories= (public values) or edges= (public bounds of bins)")
+        if edges is not None:
+            place, size = place_by_edge(values, column, edges)
+        else:
+            assert categories is not None
+            place, size = place_by_category(values, column, categories)
+        if where is not None:
+            place = np.where(self._chosen(where), place, -1)
+        counts = in_bins(place, self._owner, self._people, size)
+        return self._answer(counts, 1.0, noise, lambda total: total)
+
+    def ask(self, q: Callable[[Any], Any], *, size: int, clip: float, noise: float) -> Answer:
+        """The sum of any ``q(rows)``, numbers of shape [rows, size], one row for each row.
+
+        What a person's rows add up to is clipped to norm ``clip``; a person pays for its norm/noise. ``q`` gets the
+        data in the form they were given in, and runs on the real rows: see `Analyst` on callables.
+        """
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidInput(f"size is {size!r}; it must be how many numbers q gives for a row, 1 or more")
+        limit, _ = check_scale(clip, "clip"), check_scale(noise, "noise")
+        values = numbers_of(q, self._rows, self._public_rows(), size)
+        return self._answer(by_person(values, self._owner, self._people), limit, noise, lambda total: total)
+
+    def spent(self, record: int) -> float:
+        """The ε that the owner of this record has spent so far, at their δ. For that person's eyes only (rule 6)."""
+        if isinstance(record, bool) or not 0 <= int(record) < len(self._budgets):
+            raise InvalidInput(f"record is {record!r}; it must lie between 0 and {len(self._budgets) - 1}")
+        person = self._budgets.owner[record]
+        amount, delta = float(self.purses.spent[person]), float(self._budgets.delta[record])
+        if amount == 0:
+            return 0.0
+        # Both are proven: what the amount costs, and what the purse promised for any amount that fits into it.
+        return min(float(epsilon_of(amount, delta, self.purses.currency.name)), float(self._epsilon[person]))
+
+    def _answer(
+        self,
+        contributions: Contributions,
+        clip: float,
+        noise: float,
+        read: Callable[[FloatArray], float | FloatArray],
+    ) -> Answer:
+        deviation = check_scale(noise, "noise")
+        if self._closed or os.getpid() != self._process:
+            raise InvalidInput(
+                "this analyst is closed, or was made by another process; make a new one from its file of purses"
+            )
+        with self._lock:  # two questions at once would both be paid with the same coin
+            total = noisy_sum(
+                contributions,
+                self.purses,
+                clip=clip,
+                noise=deviation,
+                source=self._noise,
+                save=None if self._file is None else self._save,
+            )
+        released = frozen(total)
+        cost = Cost(worst_cost(self.purses, clip, deviation), self.purses.currency.name)
+        return Answer(read(released), deviation, cost, released)
+
+    def _save(self) -> None:
+        assert self._file is not None
+        self._file.write(spent=self.purses.spent)
+
+    def _public_rows(self) -> Any:
+        if self._examples is None:
+            self._examples = self._rows.probes()
+        return self._examples
+
+    def _chosen(self, where: Where) -> Mask:
+        if where is None:
+            return np.ones(self._rows.count, dtype=bool)
+        if isinstance(where, str):
+            return Condition(where).holds(self._rows.columns, self._rows.count)
+        if not callable(where):
+            raise InvalidInput(f"where is {where!r}; give a condition such as 'age >= 65', or a callable on rows")
+        return truths_of(where, self._rows, self._public_rows())
+
+    def _column(self, name: str) -> Column:
+        if name not in self._rows.columns:
+            raise InvalidInput(f"there is no column {name!r}: {named(self._rows.columns)}")
+        return self._rows.columns[name]
+
+    def _numbers(self, name: str, where: Where) -> tuple[FloatArray, AnyArray]:
+        """A column's numbers, 0 where a row is not chosen or its cell is not finite; and which rows count."""
+        found = self._column(name)
+        if not isinstance(found, Numbers | Truths):
+            raise InvalidInput(f"the column {name!r} holds {found.kind}, not numbers")
+        values = found.values.astype(np.float64)
+        touched = np.isfinite(values) & found.known()
+        if where is not None:
+            touched &= self._chosen(where)
+        return np.where(touched, values, 0.0), touched
+
+
+def _bounds(lower: float, upper: float) -> tuple[float, float]:
+    for name, value in (("lower", lower), ("upper", upper)):
+        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__") or not abs(float(value)) <= 1e100:
+            raise InvalidInput(f"{name} is {value!r}; it must be a public number")
+    low, high = float(lower), float(upper)
+    if not low < high:
+        raise InvalidInput(f"lower is {low:g} and upper {high:g}; lower must lie below upper")
+    return low, high

@@ -1,0 +1,270 @@
+"""The data behind one face: how many rows, some of them, their columns, and public rows of the same form."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from privypurse.arrays import AnyArray, IntArray, frozen
+from privypurse.errors import InvalidInput
+from privypurse.pursefile import fingerprint_arrays
+from privypurse.queries.columns import Column, as_array, column
+
+PROBES = 7
+_DAY = np.datetime64("1970-01-01")
+
+
+def _bits(first: int, width: int) -> IntArray:
+    """Zeros and ones for the probe rows, [PROBES, width]: all 0, all 1, alternating, in pairs, and one row twice.
+
+    Rows differ from each other and from their mean, and one occurs twice, so that whatever looks at other rows shows.
+    """
+    place = first + np.arange(width)
+    patterns = [
+        0 * place,
+        0 * place + 1,
+        place % 2,
+        (place + 1) % 2,
+        place // 2 % 2,
+        (place // 2 + 1) % 2,
+        0 * place + 1,
+    ]
+    return np.stack(patterns).astype(np.int64)
+
+
+class Rows(ABC):
+    """Data as callables see them (``whole``) and as conditions do (``columns``)."""
+
+    count: int
+
+    @property
+    @abstractmethod
+    def whole(self) -> Any:
+        """All rows, to be handed to a callable."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> Mapping[str, Column]:
+        """Named columns, made when they are first asked for."""
+
+    @abstractmethod
+    def take(self, rows: Any, places: AnyArray) -> Any:
+        """Some of the rows, in this order, in the same form."""
+
+    @abstractmethod
+    def probes(self) -> Any:
+        """A few rows in the same form that follow from names and kinds of the columns, not from the data."""
+
+    @abstractmethod
+    def length(self, rows: Any) -> int: ...
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """SHA-256 of all the data."""
+
+
+class _Lazy(Mapping[str, Column]):
+    """Columns that are looked at when they are asked for: text takes a while to sort into words."""
+
+    def __init__(self, names: list[Any], load: Any) -> None:
+        self._names, self._load = names, load
+        self._made: dict[str, Column] = {}
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._made:
+            self._made[name] = column(self._load(name))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def fingerprint(self) -> str:
+        parts: list[AnyArray] = []
+        for name in self._names:
+            try:
+                held = self[name].bytes_of()
+            except InvalidInput as error:
+                raise InvalidInput(f"the column {name!r}: {error}") from None
+            kind = f"{name}\n{self[name].kind}\n{len(held)}"
+            parts += [np.frombuffer(kind.encode("utf-8", "surrogatepass"), np.uint8), *held]
+        return fingerprint_arrays(*parts)
+
+
+class FrameRows(Rows):
+    """A pandas DataFrame, known by its ``columns``, ``iloc`` and ``dtypes``; pandas itself is not imported."""
+
+    def __init__(self, frame: Any) -> None:
+        names = list(frame.columns)
+        if len(set(names)) < len(names):
+            raise InvalidInput("the data have two columns of the same name; rename one")
+        self._frame, self.count = frame, len(frame)
+        self._columns = _Lazy(names, lambda name: frame[name])
+
+    @property
+    def whole(self) -> Any:
+        return self._frame.copy(deep=False)  # a callable may add columns to what it is given
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        return self._columns
+
+    def take(self, rows: Any, places: AnyArray) -> Any:
+        return rows.iloc[places]
+
+    def length(self, rows: Any) -> int:
+        return len(rows)
+
+    def probes(self) -> Any:
+        frame = self._frame
+        try:
+            made = type(frame)({name: self._probe(name, place) for place, name in enumerate(frame.columns)})
+            return made.astype({name: frame.dtypes[name] for name in frame.columns})
+        except Exception as error:
+            raise InvalidInput(
+                f"no rows to try a callable on can be made for these columns ({error}); give Analyst(example=rows) "
+                "two or more made-up ones"
+            ) from error
+
+    def _probe(self, name: Any, place: int) -> Any:
+        kind = self._frame.dtypes[name]
+        if hasattr(kind, "categories"):
+            return [kind.categories[0] if len(kind.categories) else None] * PROBES
+        return _column_of_bits(getattr(kind, "kind", "O"), place)
+
+    def fingerprint(self) -> str:
+        return self._columns.fingerprint()
+
+
+class TableRows(Rows):
+    """A mapping from column names to arrays or tensors."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        if not table:
+            raise InvalidInput("the data have no columns")
+        # Read-only views: a callable that writes into its rows would change the data for the next question.
+        self._table = {
+            name: values if _is_tensor(values) else frozen(np.asarray(values)) for name, values in table.items()
+        }
+        lengths = {name: _length(values, name) for name, values in self._table.items()}
+        if len(set(lengths.values())) > 1:
+            said = ", ".join(f"{name}: {length:,}" for name, length in lengths.items())
+            raise InvalidInput(
+                f"the columns of the data differ in length ({said}); give each one entry for every record"
+            )
+        self.count = next(iter(lengths.values()))
+        self._columns = _Lazy(list(self._table), lambda name: self._table[name])
+
+    @property
+    def whole(self) -> Any:
+        return dict(self._table)
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        return self._columns
+
+    def take(self, rows: Any, places: AnyArray) -> Any:
+        return {name: values[places] for name, values in rows.items()}
+
+    def length(self, rows: Any) -> int:
+        return len(next(iter(rows.values())))
+
+    def probes(self) -> Any:
+        return {name: _probe_like(values, place) for place, (name, values) in enumerate(self._table.items())}
+
+    def fingerprint(self) -> str:
+        return self._columns.fingerprint()
+
+
+class ArrayRows(Rows):
+    """An array or tensor, or a tuple of them; the first dimension counts records."""
+
+    def __init__(self, data: Any) -> None:
+        self._several = isinstance(data, tuple)
+        parts = data if self._several else (data,)
+        parts = tuple(part if _is_tensor(part) else frozen(np.asarray(part)) for part in parts)
+        lengths = {_length(part, "the data") for part in parts}
+        if len(lengths) != 1:
+            raise InvalidInput(
+                f"the arrays of the data differ in length: {sorted(lengths)}; the first dimension counts records"
+            )
+        self._data, self.count = self._form(parts), lengths.pop()
+
+    def _form(self, parts: tuple[Any, ...]) -> Any:
+        return parts if self._several else parts[0]
+
+    def _parts(self, rows: Any) -> tuple[Any, ...]:
+        return rows if self._several else (rows,)
+
+    @property
+    def whole(self) -> Any:
+        return self._data
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        return {}
+
+    def take(self, rows: Any, places: AnyArray) -> Any:
+        return self._form(tuple(part[places] for part in self._parts(rows)))
+
+    def length(self, rows: Any) -> int:
+        return len(self._parts(rows)[0])
+
+    def probes(self) -> Any:
+        return self._form(tuple(_probe_like(part, place) for place, part in enumerate(self._parts(self._data))))
+
+    def fingerprint(self) -> str:
+        return fingerprint_arrays(*(as_array(part) for part in self._parts(self._data)))
+
+
+def rows_of(data: Any) -> Rows:
+    """The face of a DataFrame, a mapping of columns, an array, a tensor, or a tuple of arrays or tensors."""
+    if hasattr(data, "columns") and hasattr(data, "iloc"):
+        return FrameRows(data)
+    if isinstance(data, Mapping):
+        return TableRows(data)
+    parts = data if isinstance(data, tuple) and data else (data,)
+    if all(isinstance(part, np.ndarray) or _is_tensor(part) for part in parts):
+        return ArrayRows(data)
+    raise InvalidInput(
+        f"data is of type {type(data).__name__}; give a pandas DataFrame, a mapping from names to arrays, an array, "
+        "a tensor, or a tuple of arrays or tensors"
+    )
+
+
+def _is_tensor(values: Any) -> bool:
+    return hasattr(values, "new_tensor") and hasattr(values, "detach")
+
+
+def _length(values: Any, name: str) -> int:
+    if values.ndim == 0:
+        raise InvalidInput(f"{name} is a single number; the first dimension of data counts records")
+    return int(values.shape[0])
+
+
+def _probe_like(values: Any, first: int) -> Any:
+    """Probe rows of an array's or tensor's kind and shape."""
+    shape = tuple(values.shape[1:])
+    width = int(np.prod(shape, dtype=np.int64))
+    if _is_tensor(values):
+        return values.new_tensor(_bits(first, width).reshape(PROBES, *shape).tolist())
+    if values.ndim == 1:
+        made = _column_of_bits(values.dtype.kind, first)
+        return made if values.dtype.kind == "O" else made.astype(values.dtype)
+    return _bits(first, width).reshape(PROBES, *shape).astype(values.dtype)
+
+
+def _column_of_bits(kind: str, place: int) -> AnyArray:
+    bits = _bits(place, 1)[:, 0]
+    if kind in "OUSTV":
+        return np.full(PROBES, "", dtype=object)
+    if kind == "M":
+        return _DAY + bits.astype("timedelta64[D]")
+    return bits

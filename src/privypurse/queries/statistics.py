@@ -1,0 +1,212 @@
+"""Private statistics of one number for each person, such as what training cost them (Yu et al. 2023, section 3.4).
+
+What a single person spent is that person's secret (rule 6). Its mean and quantiles can be told to everybody for a
+small cost, which each person pays out of a reserve for their own term. The number of people and the cap on values are
+public.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from privypurse.accounting.filters import CURRENCIES, Filter
+from privypurse.arrays import FloatArray, frozen
+from privypurse.budgets import DEFAULT_DELTA
+from privypurse.errors import InvalidInput
+from privypurse.queries.answers import Cost
+from privypurse.queries.contributions import Dense
+from privypurse.queries.mechanism import check_scale, noisy_sum, worst_cost
+from privypurse.queries.noise import Noise, noise_source
+
+PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
+STEPS = 20
+
+# Public constants of the quantile steps, chosen on made-up skewed, bimodal, uniform, capped and discrete values, with
+# caps up to 20 times too large (`python -m benchmarks.queries statistics` shows those and others).
+_START = math.exp(-1.5)  # of the cap
+_FIRST_STEP = 4.0
+_SEARCHING, _SEARCH_FALL, _CLOSING_FALL = 8, 0.92, 0.75  # of 20 steps; how much smaller each step is than the last
+_HIGHEST = 0.99  # of the cap: at the cap itself everybody is below, which is known for nothing
+_MEAN_SHARE = 0.25  # of a release's cost: a cap far too large hurts the mean more than the quantiles
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A private mean. ``noise`` is its standard deviation."""
+
+    value: float
+    noise: float
+    cost: Cost
+
+
+@dataclass(frozen=True, eq=False)
+class Quantiles:
+    """Private quantiles, in the order of ``probabilities``."""
+
+    probabilities: tuple[float, ...]
+    values: FloatArray
+    noise: float
+    """Standard deviation of each number of people below a threshold, at each step."""
+    steps: int
+    cost: Cost
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """A private mean and quantiles, and what they cost together."""
+
+    mean: float
+    quantiles: FloatArray
+    probabilities: tuple[float, ...]
+    cost: Cost
+
+    def __str__(self) -> str:
+        parts = [f"{p:g}-quantile {q:.4g}" for p, q in zip(self.probabilities, self.quantiles, strict=True)]
+        return f"mean {self.mean:.4g}, {', '.join(parts)}; cost {self.cost}"
+
+
+def mean(
+    values: Any, purses: Filter, *, cap: float, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
+) -> Mean:
+    """The mean of ``values`` clipped to [0, cap], by the Gaussian mechanism.
+
+    ``noise`` is the standard deviation on the sum, in units of the values. Terms are centred at cap/2, so a person
+    pays for |value - cap/2|/noise, at most (cap/2)/noise; somebody without a finite value or without reserve counts
+    as cap/2. ``delta`` is only where the cost is told as ε.
+    """
+    each, high = _checked(values, purses, cap)
+    return _mean(each, purses, high, check_scale(noise, "noise"), delta, noise_source(seed))
+
+
+def quantiles(
+    values: Any,
+    purses: Filter,
+    *,
+    probabilities: Sequence[float] = PROBABILITIES,
+    cap: float,
+    noise: float,
+    steps: int = STEPS,
+    delta: float = DEFAULT_DELTA,
+    seed: int | None = None,
+) -> Quantiles:
+    """Quantiles of ``values`` clipped to [0, cap], by geometric gradient steps (Andrew et al. 2021, Algorithm 1).
+
+    Each step asks how many people lie at or below a threshold c for each quantile γ, all as one vector of centred
+    bits ±1/2 with normal noise of standard deviation ``noise`` people on each, and moves c ← c·exp(-η(b - γ)), b the
+    noisy share. Step sizes η fall by a public schedule. In the end the quantiles are read off a rising curve fitted
+    to all noisy shares, which costs nothing more and is more exact than the last threshold.
+
+    A person pays for √(quantiles)/2/noise at every step; somebody without a finite value or without reserve counts as
+    half below and half above. ``delta`` is only where the cost is told as ε.
+    """
+    each, high = _checked(values, purses, cap)
+    wanted = _checked_probabilities(probabilities)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InvalidInput(f"steps is {steps!r}; it must be 1 or more, 20 is usual")
+    return _quantiles(each, purses, wanted, high, check_scale(noise, "noise"), steps, delta, noise_source(seed))
+
+
+def release(
+    values: Any, purses: Filter, *, cap: float, epsilon: float, delta: float = DEFAULT_DELTA, seed: int | None = None
+) -> Statistics:
+    """Mean and five quantiles of ``values`` clipped to [0, cap], at a total cost of (ε, δ) for each person at most.
+
+    A quarter of the cost, in μ² or ρ, goes to the mean and the rest evenly to 20 quantile steps.
+    """
+    each, high = _checked(values, purses, cap)
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        check_scale(value, name)
+    if delta >= 1:
+        raise InvalidInput(f"delta is {delta:g}; it must lie below 1")
+    # A little less than the purse of (ε, δ), so that the cost told as ε does not exceed it by rounding.
+    total = float(purses.currency.purse(np.array([float(epsilon)]), np.array([float(delta)]))[0]) * (1 - 1e-5)
+    unit = worst_cost(purses, 1.0, 1.0)  # of a contribution as large as the noise
+    if not total > 0:
+        raise InvalidInput(f"(ε = {epsilon:g}, δ = {delta:g}) is too small to tell anything")
+    source = noise_source(seed)
+    for_mean = high / 2 / math.sqrt(_MEAN_SHARE * total / unit)
+    length = math.sqrt(len(PROBABILITIES)) / 2
+    for_steps = length / math.sqrt((1 - _MEAN_SHARE) * total / STEPS / unit)
+    middle = _mean(each, purses, high, for_mean, delta, source)
+    others = _quantiles(each, purses, np.array(PROBABILITIES), high, for_steps, STEPS, delta, source)
+    cost = Cost(middle.cost.amount + others.cost.amount, purses.currency.name, float(delta))
+    return Statistics(middle.value, others.values, PROBABILITIES, cost)
+
+
+def _mean(each: FloatArray, purses: Filter, cap: float, noise: float, delta: float, source: Noise) -> Mean:
+    terms = np.where(np.isnan(each), 0.0, each - cap / 2)
+    total = noisy_sum(Dense(terms[:, None]), purses, clip=cap / 2, noise=noise, source=source)
+    value = float(np.clip(cap / 2 + total[0] / each.size, 0.0, cap))
+    return Mean(
+        value, noise / each.size, Cost(worst_cost(purses, cap / 2, noise), purses.currency.name, float(delta))
+    )
+
+
+def _quantiles(
+    each: FloatArray,
+    purses: Filter,
+    wanted: FloatArray,
+    cap: float,
+    noise: float,
+    steps: int,
+    delta: float,
+    source: Noise,
+) -> Quantiles:
+    length = math.sqrt(wanted.size) / 2
+    missing = np.isnan(each)[:, None]
+    ceiling = math.log(cap * _HIGHEST)
+    position = np.full(wanted.size, math.log(cap * _START))
+    tried, shares = np.empty((steps, wanted.size)), np.empty((steps, wanted.size))
+    for step in range(steps):
+        bits = np.where(missing, 0.0, np.where(each[:, None] <= np.exp(position), 0.5, -0.5))
+        below = noisy_sum(Dense(bits), purses, clip=length, noise=noise, source=source)
+        tried[step], shares[step] = position, np.clip(0.5 + below / each.size, 0.0, 1.0)
+        position = np.minimum(position - _step_size(step * STEPS / steps) * (shares[step] - wanted), ceiling)
+    found = np.exp(_read_off(tried.ravel(), shares.ravel(), wanted, math.log(cap)))
+    cost = Cost(steps * worst_cost(purses, length, noise), purses.currency.name, float(delta))
+    return Quantiles(tuple(wanted.tolist()), frozen(found), noise, steps, cost)
+
+
+def _step_size(step: float) -> float:
+    """Large while thresholds search, quickly smaller once they are near."""
+    return float(_FIRST_STEP * _SEARCH_FALL ** min(step, _SEARCHING) * _CLOSING_FALL ** max(step - _SEARCHING, 0.0))
+
+
+def _read_off(tried: FloatArray, shares: FloatArray, wanted: FloatArray, top: float) -> FloatArray:
+    """Where a rising curve through the noisy shares reaches each probability; at ``top`` it is 1.
+
+    The curve is flat over thresholds that the noise does not tell apart, and straight between the last of one such
+    piece and the first of the next.
+    """
+    order = np.argsort(tried, kind="stable")
+    rising = optimize.isotonic_regression(shares[order]).x
+    return np.asarray(np.interp(wanted, np.append(rising, 1.0), np.append(tried[order], top)), dtype=np.float64)
+
+
+def _checked(values: Any, purses: Filter, cap: float) -> tuple[FloatArray, float]:
+    """Values clipped to [0, cap], NaN for those that are not finite."""
+    high = check_scale(cap, "cap")
+    if purses.currency.name not in CURRENCIES:
+        raise InvalidInput(f"purses are in the currency {purses.currency.name!r}; statistics need 'gdp' or 'zcdp'")
+    try:
+        each = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInput("values must be numbers, one for each person") from None
+    if each.ndim != 1 or each.shape != purses.total.shape or each.size == 0:
+        raise InvalidInput(
+            f"values has shape {each.shape}, but there are {purses.total.size:,} purses; give one value for each"
+        )
+    return np.where(np.isfinite(each), np.clip(each, 0.0, high), np.nan), high
+
+
+def _checked_probabilities(probabilities: Sequence[float]) -> FloatArray:
+    wanted = np.asarray(probabilities, dtype=np.float64)
+    if wanted.ndim != 1 or wanted.size == 0 or not ((wanted > 0) & (wanted < 1)).all():
+        raise InvalidInput("probabilities must be one or more numbers between 0 and 1")
+    return wanted

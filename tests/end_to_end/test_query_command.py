@@ -1,0 +1,199 @@
+"""privypurse query: from a file of people to private answers whose cost adds up."""
+
+import math
+import re
+import shlex
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import privypurse as pp
+from privypurse import cli
+from privypurse.accounting import gdp
+from privypurse.pursefile import PurseFile
+from privypurse.queries import Analyst
+from privypurse.queries.files import read_table
+
+N = 400
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "240")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def people(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pa.table(
+        {
+            "age": rng.integers(0, 100, N),
+            "city": np.array(["Oslo", "Bergen"])[rng.integers(0, 2, N)],
+            "pay": rng.normal(300, 50, N).round(2),
+            "two words": rng.integers(0, 2, N),
+            "who": rng.integers(0, 100, N),
+            "epsilon": rng.choice([1.0, 2.0], N),
+        }
+    )
+    pq.write_table(table, tmp_path / "people.parquet")
+    names = table.column_names
+    rows = zip(*(table[name].to_pylist() for name in names), strict=True)
+    lines = [",".join(names), *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "people.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return table
+
+
+def run(capsys, line):
+    code = cli.main(["query", *shlex.split(line)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def spent(table, name="people.csv"):
+    columns = {key: np.asarray(table[key]) for key in table.column_names}
+    columns["city"] = columns["city"].astype(object)
+    budgets = pp.Budgets(columns["epsilon"])
+    with Analyst(read_table(name), budgets, purses=f"{name}.purses") as asks:
+        return asks.purses.spent
+
+
+@pytest.mark.parametrize("name", ["people.csv", "people.parquet"])
+def test_answers_near_the_truth_and_costs_that_add_up(capsys, people, name):
+    age, city, pay = (np.asarray(people[key]) for key in ("age", "city", "pay"))
+    code, out, err = run(capsys, f"""{name} count --where "age >= 65 and city == 'Oslo'" --noise 20""")
+    assert (code, err) == (0, "")
+    truth = int(((age >= 65) & (city == "Oslo")).sum())
+    assert abs(float(re.search(r"count: (-?[\d.]+)", out)[1]) - truth) < 20 * 6
+    assert "standard deviation 20" in out
+    assert f"ε = {float(gdp.epsilon(1 / 20, 1e-5)):.3g}" in out
+    one = spent(people, name)
+    assert ((one > 0) == ((age >= 65) & (city == "Oslo"))).all()
+
+    _, out, _ = run(capsys, f"{name} mean pay --lower 0 --upper 1000 --noise 20")
+    assert abs(float(re.search(r"mean: ([\d.]+)", out)[1]) - pay.mean()) < 500 * 20 / N * 6
+    _, out, _ = run(capsys, f"{name} sum pay --lower 0 --upper 1000 --noise 20000 --where '`two words` == 1'")
+    assert (
+        abs(float(re.search(r"sum: (-?[\d.]+)", out)[1]) - pay[np.asarray(people["two words"]) == 1].sum())
+        < 20000 * 6
+    )
+    _, out, _ = run(capsys, f"{name} histogram city --categories Bergen,Oslo --noise 20")
+    shown = dict(re.findall(r"│ (\w+) +│ +(-?[\d.]+) │", out))
+    assert abs(float(shown["Oslo"]) - (city == "Oslo").sum()) < 20 * 6
+    _, out, _ = run(capsys, f"{name} histogram age --edges 0,18,65,120 --noise 20")
+    assert "18 … 65" in out
+    after = spent(people, name)
+    assert (after > one).all()
+    low, high = math.ulp(1.0), 1 / 400 + 2 / 400 + (1000 / 20000) ** 2 + 2 / 400
+    assert ((after > low) & (after <= high * (1 + 1e-6))).all()
+
+
+def test_nothing_printed_depends_on_who_is_out(capsys, people):
+    """The same words before and after everybody's purse is empty; only the number differs."""
+
+    def words(line):
+        _, out, err = run(capsys, line)
+        return re.sub(r"count: \S+", "count", out) + err
+
+    first = words("people.csv count --noise 4.5")
+    assert first == words("people.csv count --noise 4.5")
+    for _ in range(3):
+        again = words("people.csv count --noise 4.5")
+    assert first == again
+    numbers = [
+        float(re.search(r"count: (-?[\d.]+)", run(capsys, "people.csv count --noise 4.5")[1])[1]) for _ in range(3)
+    ]
+    assert max(map(abs, numbers)) < 4.5 * 7  # nobody is left
+
+
+def test_persons_and_one_epsilon_for_all(capsys, people):
+    code, out, err = run(capsys, "people.csv --epsilon 2 --person who --seed 1 count --noise 0.9")
+    assert (code, err) == (0, "")
+    assert "NOT private" in out
+    code, out, _ = run(capsys, "people.parquet --epsilon 50 --person who --seed 1 count --noise 0.9")
+    assert abs(float(re.search(r"count: (-?[\d.]+)", out)[1]) - len(set(people["who"].to_pylist()))) < 6
+
+
+def test_a_changed_table_or_budget_is_refused(capsys, people, tmp_path):
+    assert run(capsys, "people.csv count --noise 20")[0] == 0
+    before = (tmp_path / "people.csv.purses").read_bytes()
+    code, out, err = run(capsys, "people.csv --epsilon 9 count --noise 20")
+    assert (code, out) == (2, "")
+    assert "another list of budgets" in err
+    text = (tmp_path / "people.csv").read_text()
+    (tmp_path / "people.csv").write_text(text.replace("Oslo", "Hamar", 1))
+    code, _, err = run(capsys, "people.csv count --noise 20")
+    assert code == 2
+    assert "another data set" in err
+    assert (tmp_path / "people.csv.purses").read_bytes() == before
+    assert run(capsys, "people.csv --purses other count --noise 20")[0] == 0
+    assert (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("people.csv count --noise 0", "noise"),
+        ("people.csv count --noise 1 --where 'ages > 3'", "the columns are age, city"),
+        ("people.csv count --noise 1 --where 'age > mean(age)'", "not allowed"),
+        ("people.csv mean city --lower 0 --upper 1 --noise 1", "holds text"),
+        ("people.csv --epsilon budget count --noise 1", "no column 'budget'"),
+        ("people.csv --epsilon 1 --person whom count --noise 1", "no column 'whom'"),
+        ("people.csv --purses people.csv count --noise 1", "table itself"),
+        ("people.csv --purses age.txt count --noise 1", "holds no purses"),
+        ("nobody.csv count --noise 1", "does not exist"),
+        ("people.txt count --noise 1", "does not exist"),
+        ("people.csv --purses no/where count --noise 1", "cannot be opened"),
+    ],
+)
+def test_errors_say_what_to_mend(capsys, people, tmp_path, line, said):
+    (tmp_path / "age.txt").write_text("notes")
+    code, out, err = run(capsys, line)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert (tmp_path / "age.txt").read_text() == "notes"
+
+
+def test_a_full_disk_tells_nothing(capsys, people, monkeypatch):
+    def full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", full)
+    code, out, err = run(capsys, "people.csv count --noise 20")
+    assert (code, out) == (2, "")
+    assert "disk full" in err
+    assert "nothing is told" in err
+
+
+def test_another_holder_is_told_to_wait(capsys, people, tmp_path):
+    with PurseFile(tmp_path / "people.csv.purses", {}):
+        code, _, err = run(capsys, "people.csv count --noise 20")
+    assert code == 2
+    assert "somebody else holds" in err
+
+
+def test_the_examples_in_the_help_run(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        cli.main(["query", "--help"])
+    shown = capsys.readouterr().out
+    made = re.search(r"printf '(.*)' > people.csv", shown)[1]
+    (tmp_path / "people.csv").write_text(made.replace("\\n", "\n"))
+    rng = np.random.default_rng(0)
+    pq.write_table(pa.table({"patient": rng.integers(0, 9, 50), "cost": rng.random(50) * 900}), "visits.parquet")
+    examples = re.findall(r"^  privypurse query (.*)$", shown, re.MULTILINE)
+    assert len(examples) == 5
+    for line in examples:
+        assert run(capsys, line)[0] == 0
+
+
+def test_csv_cells_are_told_apart(tmp_path):
+    (tmp_path / "odd.csv").write_text("a,b,c,d,e,f\n1,1.5,true,2024-01-31,x,\n,nan,,,,\n 3 ,,false,2024-02-01,3,\n")
+    table = read_table(tmp_path / "odd.csv")
+    assert table["a"][0] == 1
+    assert np.isnan(table["a"][1])
+    assert table["d"].dtype.kind == "M"
+    assert table["e"].tolist() == ["x", None, "3"]
+    with Analyst(table, pp.Budgets([9.0] * 3)) as asks:
+        assert abs(float(asks.count("a >= 1 and c != False or e == '3'", noise=0.4)) - 2) < 0.4 * 7
