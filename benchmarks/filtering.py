@@ -62,7 +62,7 @@ class Setting:
 
 TUNED = {0.3: Setting(150, 1.0, 4.0), 0.5: Setting(200, 1.0, 4.0), 1.0: Setting(300, 1.0, 4.0)}
 TIMES = {0.3: 1.5, 0.5: 1.5, 1.0: 2.0}
-QUESTIONS, EVERY, SHARE = 12, 10, 0.02
+QUESTIONS, EVERY, SHARE = 12, 5, 0.02
 """Accuracy queries at most, steps between them, and the share of a purse (in μ²) that they may cost together."""
 
 
@@ -165,6 +165,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.3, 0.5, 1.0])
+    parser.add_argument("--rate", type=float, help="another learning rate times clip norm, as if it were not tuned")
+    parser.add_argument("--kinds", nargs="+", default=["tuned", "too large", "assigned"])
+    parser.add_argument("--methods", nargs="+", default=["gd", "filter"], choices=["gd", "filter"])
     parser.add_argument("--tune", action="store_true", help="try a grid of settings instead")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
@@ -174,18 +177,24 @@ def main() -> None:
     if options.tune:
         tune(data, options.device, options.epsilon, results)
     else:
-        for epsilon, kind in itertools.product(options.epsilon, ("tuned", "too large")):
-            setting = TUNED[epsilon] if kind == "tuned" else TUNED[epsilon].too_large(TIMES[epsilon])
+        tuned = {
+            epsilon: replace(setting, rate=options.rate) if options.rate else setting
+            for epsilon, setting in TUNED.items()
+        }
+        for epsilon, kind in itertools.product(options.epsilon, options.kinds):
+            if kind == "assigned":
+                continue
+            setting = tuned[epsilon] if kind == "tuned" else tuned[epsilon].too_large(TIMES[epsilon])
             everyone = np.full(len(data.train), epsilon)
-            for filtered in (False, True):
+            for filtered in (name == "filter" for name in options.methods):
                 for seed in range(options.seeds):
                     found = run(data, everyone, setting, filtered, seed, options.device)
                     results.append({"epsilon": epsilon, "kind": kind, **found})
                 print(summary(results, epsilon, kind, filtered, PAPER[epsilon, kind][filtered]), flush=True)
-        if 0.3 in options.epsilon:
+        if "assigned" in options.kinds and 0.3 in options.epsilon:
             halves = np.where(np.arange(len(data.train)) < len(data.train) // 2, 0.30, 0.31)
             for seed in range(options.seeds):
-                found = run(data, halves, TUNED[0.3], True, seed, options.device)
+                found = run(data, halves, tuned[0.3], True, seed, options.device)
                 results.append({"epsilon": 0.305, "kind": "assigned", **found})
             print(summary(results, 0.305, "assigned", True, ASSIGNED), flush=True)
     if options.out:

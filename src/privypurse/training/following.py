@@ -74,6 +74,10 @@ class Following(Protocol):
         """A step is about to be released."""
         ...
 
+    def finish(self) -> None:
+        """The run is over."""
+        ...
+
     def resumed(self, saved: int, now: int) -> None:
         """Go on at step ``now`` from what was known at step ``saved``: charge in full what is not known."""
         ...
@@ -178,6 +182,9 @@ class ByLevels:
         self.odometer.advance()
         self._elapsed += 1
 
+    def finish(self) -> None:
+        self._watch.finish()
+
     def resumed(self, saved: int, now: int) -> None:
         self._watch.resumed(saved, now)
         if now > saved:
@@ -257,6 +264,9 @@ class EveryStep:
         self._pending.zero_()
         if self._plan.filter is not None:
             self._active.append((self._spent < self._total)[:-1].sum())
+
+    def finish(self) -> None:
+        self._watch.finish()
 
     def resumed(self, saved: int, now: int) -> None:
         self._watch.resumed(saved, now)

@@ -147,6 +147,7 @@ class Attendance(Protocol):
     def prepare(self) -> bool: ...
     def begin(self, batch: Batch) -> None: ...
     def require_stepped(self) -> None: ...
+    def finish(self) -> None: ...
 
 
 class PrivateLoader:
@@ -182,11 +183,12 @@ class PrivateLoader:
             for data in loaded(self._dataset, numbers(), self._workers, self._options):
                 batch = waiting.popleft()
                 if batch.first and not self._attendance.prepare():
-                    return
+                    break
                 self._attendance.begin(batch)
                 yield data
                 bar.update(run.steps_taken)
             self._attendance.require_stepped()
+            self._attendance.finish()
 
 
 def loaded(

@@ -132,7 +132,8 @@ def train(
             bar.update(run.steps_taken)
             looked, applied = 0.0, run.steps_taken
             goal = plan.all_steps if steps is None else min(steps, plan.all_steps)
-            while run.steps_taken < goal and run.prepare():
+            stopped = False
+            while run.steps_taken < goal and not (stopped := not run.prepare()):
                 loss = next(batches)
                 run.release()
                 optimizer.step()
@@ -146,6 +147,8 @@ def train(
                     bar.update(run.steps_taken, float(loss))
                     looked = now
         saved.write()
+        if stopped or run.steps_taken == plan.all_steps:
+            run.finish()
         spending = None if run.following is None else run.following.spending()
     except KeyboardInterrupt:
         if applied == run.steps_taken:  # else the last step is counted but not in the model: no state to go on from
@@ -172,6 +175,8 @@ class _AtHand:
         self.batch = batch
 
     def require_stepped(self) -> None: ...
+
+    def finish(self) -> None: ...
 
 
 def _can_capture(run: PrivateRun, dataset: Dataset[Any]) -> bool:

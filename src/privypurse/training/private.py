@@ -49,6 +49,10 @@ class Attendance:
         self.require_stepped()
         return self.run.prepare()
 
+    def finish(self) -> None:
+        """The loader has no more batches."""
+        self.run.finish()
+
     def restart(self) -> None:
         """The loader begins anew; a batch that was left by ``break`` is forgotten."""
         self._batch, self._tapes = None, []

@@ -78,6 +78,11 @@ class PrivateRun:
         """Before each step, with the model that the last one left: looks that are due. False: stop here."""
         return self.following is None or self.following.prepare(self.steps_taken)
 
+    def finish(self) -> None:
+        """No further step will be taken."""
+        if self.following is not None:
+            self.following.finish()
+
     def _opened(self, path: str | Path | None) -> Journal | None:
         if path is None or not self.processes.first:
             return None

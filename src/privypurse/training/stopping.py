@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from privypurse.accounting.filters import Currency
 from privypurse.arrays import AnyArray, FloatArray
@@ -20,12 +21,13 @@ _STREAM = 2**20 + 1  # of a seeded run's random numbers: none of its processes h
 
 @dataclass(frozen=True)
 class StopAtPlateau:
-    """Ask every few steps how many people the model gets right, and stop when that no longer rises.
+    """Ask every few steps how many people the model gets right, stop when that no longer rises, keep the best model.
 
     Each of at most ``most`` questions is a count with Gaussian noise of deviation ``noise`` (in people), the first
     when the filter takes over. Training ends after ``patience`` questions in a row whose answer did not exceed the
-    best one before. Everyone who answers pays 1/noise deviations a question, set aside for all of them beforehand;
-    whose purse cannot do that answers nothing.
+    best one before, and leaves the model that had the best answer: all of them were released, so choosing is free.
+    Everyone who answers pays 1/noise deviations a question, set aside for all of them beforehand; whose purse cannot
+    do that answers nothing.
     """
 
     noise: float
@@ -70,6 +72,7 @@ class Watch:
         """(step, noisy answer): public."""
         self._threshold: float | None = None
         self._over, self._asked, self._silent = False, 0, False
+        self._best: dict[str, Tensor] | None = None
 
     def price(self, currency: Currency) -> FloatArray:
         """What all its questions together cost whoever answers them."""
@@ -105,7 +108,16 @@ class Watch:
         noisy = right + rule.noise * float(source.normal(1)[0])
         self.told.append((step, self._looks.run.processes.same(noisy)))
         values = [value for _, value in self.told]
-        self._over = len(values) - 1 - int(np.argmax(values)) >= rule.patience
+        since = len(values) - 1 - int(np.argmax(values))
+        if since == 0:
+            state = self._looks.run.recorder.model.state_dict()
+            self._best = {name: value.detach().clone() for name, value in state.items()}
+        self._over = since >= rule.patience
+
+    def finish(self) -> None:
+        """The run is over: leave the model that had the best answer."""
+        if self._best is not None:
+            self._looks.run.recorder.model.load_state_dict(self._best)
 
     def _compare(self, rule: StopWhenFew, step: int, active: AnyArray, source: Randomness) -> None:
         if self._threshold is None:
@@ -132,12 +144,13 @@ class Watch:
             "over": self._over,
             "asked": self._asked,
             "silent": self._silent,
+            "best": self._best,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.told = [(int(step), float(value)) for step, value in state["told"]]
         self._threshold, self._over = state["threshold"], bool(state["over"])
-        self._asked, self._silent = int(state["asked"]), bool(state["silent"])
+        self._asked, self._silent, self._best = int(state["asked"]), bool(state["silent"]), state["best"]
 
 
 def _laplace(scale: float, source: Randomness) -> float:
