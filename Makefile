@@ -42,9 +42,12 @@ format: $(VENV)/.dev  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## speed of planning and of training beside the peers, one table each
+bench: $(VENV)/.dev  ## speed of planning, training, accounting and questions beside the peers
 	$(BIN)/python -m benchmarks.plan
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.charging
+	$(BIN)/python -m benchmarks.trajectories
+	$(BIN)/python -m benchmarks.queries
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

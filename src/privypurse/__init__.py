@@ -2,14 +2,17 @@
 
 from typing import TYPE_CHECKING, Any
 
+from privypurse.accounting import Filter
 from privypurse.assignment import plan
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import Plan, Promise, TrainingShape
+from privypurse.queries import Analyst
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from privypurse.training.choosing import median_gradient_norm
     from privypurse.training.fixing import fix
     from privypurse.training.following import Individual
     from privypurse.training.gradients import clipped_sum, per_record_norms
@@ -25,6 +28,7 @@ _TRAINING = {
     "StopWhenFew": "privypurse.training.stopping",
     "fix": "privypurse.training.fixing",
     "make_private": "privypurse.training.private",
+    "median_gradient_norm": "privypurse.training.choosing",
     "per_record_norms": "privypurse.training.gradients",
     "train": "privypurse.training.loop",
 }
@@ -42,7 +46,9 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "Analyst",
     "Budgets",
+    "Filter",
     "Individual",
     "InfeasibleBudget",
     "InvalidInput",
@@ -56,6 +62,7 @@ __all__ = [
     "clipped_sum",
     "fix",
     "make_private",
+    "median_gradient_norm",
     "per_record_norms",
     "plan",
     "train",

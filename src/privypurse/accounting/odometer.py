@@ -24,6 +24,7 @@ from privypurse.errors import InvalidInput
 FOREVER = np.iinfo(np.int64).max
 _ELEMENTS = 2**24  # of counts that are turned into ε at once
 _UP = 1 + 1e-12
+_TOGETHER, _NEAR = 16, 2048  # looks, and people, that are written down together
 _MOST_WORST_CASES = 8  # of different (steps, δ): usually there is one
 
 
@@ -95,6 +96,7 @@ class Odometer:
         people = level_of.size
         self._rows = np.arange(people, dtype=np.int64) * (levels + 1)
         self._counts = np.zeros(people * (levels + 1), dtype=np.uint32)
+        self._unwritten: list[tuple[AnyArray, int]] = []
         # Before the first look everyone is charged in full (Algorithm 1: Z = C).
         self.level = np.full(people, levels, dtype=np.uint16)
         self.allowed = np.full(people, FOREVER, dtype=np.int64)
@@ -132,12 +134,23 @@ class Odometer:
         if not self.elapsed:
             return
         if self.purses is None or not self._filtering:
-            self._counts[self._rows + self.level] += np.uint32(self.elapsed)
+            self._unwritten.append((self.level, self.elapsed))
+            if len(self._unwritten) >= _TOGETHER:
+                self._write()
             if self.purses is not None:
                 self.purses.charge(self.level, self.elapsed)
         else:
             self._settle_limited(self.purses)
         self.elapsed = 0
+
+    def _write(self) -> None:
+        """Several looks at once, few people at a time: their counts stay in the processor's cache."""
+        for begin in range(0, self.people if self._unwritten else 0, _NEAR):
+            near = self._counts[begin * (self.levels + 1) : (begin + _NEAR) * (self.levels + 1)]
+            rows = np.arange(0, near.size, self.levels + 1)
+            for level, steps in self._unwritten:
+                near[rows + level[begin : begin + _NEAR]] += np.uint32(steps)
+        self._unwritten = []
 
     def _settle_limited(self, purses: LevelFilter) -> None:
         full = np.clip(self.allowed, 0, self.elapsed)
@@ -171,6 +184,7 @@ class Odometer:
     def counts(self) -> AnyArray:
         """Steps of each person (row) at each level, the first being "contributed nothing"."""
         self.settle()
+        self._write()
         return self._counts.reshape(self.people, self.levels + 1)
 
     def charge_in_full(self, steps: int) -> None:
@@ -248,7 +262,7 @@ class Odometer:
         """Go on from a state."""
         if np.shape(state["counts"]) != (self.people, self.levels + 1):
             raise InvalidInput("what was counted before is about other people, or other levels")
-        self._counts = np.array(state["counts"], dtype=np.uint32).ravel()
+        self._counts, self._unwritten = np.array(state["counts"], dtype=np.uint32).ravel(), []
         self.level = np.array(state["level"], dtype=np.uint16)
         self.allowed = np.array(state["allowed"], dtype=np.int64)
         self.last = np.array(state["last"], dtype=np.uint16)

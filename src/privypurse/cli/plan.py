@@ -54,6 +54,13 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--clip-norm", type=float, default=1.0, help="reference clip norm C (default: 1.0)")
     how.add_argument("--noise-multiplier", type=float, help="fix σ instead of solving it")
+    how.add_argument(
+        "--extra-steps",
+        type=int,
+        default=0,
+        metavar="N",
+        help="steps that may follow, under a filter, for those whose small gradients left something in their purse",
+    )
     how.add_argument("--method", choices=list(METHODS), default="sample", help="see above (default: sample)")
     how.add_argument("--threshold", type=float, help="for --method exclude: the least ε that takes part")
     how.add_argument(
@@ -87,6 +94,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
             batch_size=options.batch_size,
             clip_norm=options.clip_norm,
             noise_multiplier=options.noise_multiplier,
+            extra_steps=options.extra_steps,
             accountant=options.accountant,
             progress=progress,
         )

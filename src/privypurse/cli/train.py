@@ -22,8 +22,9 @@ LONG = f"""\
 Train a model by a TOML file, each person within their own ε.
 
 Makes the plan (or takes one), trains by it with fresh cryptographic noise, and writes model.pt, plan.json and
-metrics.json into a folder. Accuracy is measured on records that take no part in training; what is printed about the
-people in training is sensitive, and metrics.json says which of its figures are.
+metrics.json into a folder; with [individual] spending.csv too, what each person really spent. Accuracy is measured
+on records that take no part in training; what is printed about the people in training is sensitive, and
+metrics.json says which of its figures are.
 
 Ranges and categories of a table are given in the file and never estimated from the rows: that would tell something
 about people that no budget pays for.
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 
 def _show(finished: Finished, seed: int | None, console: Console) -> None:
-    console.print(f"{finished.plan.steps:,} steps taken in {finished.seconds:.1f} s", highlight=False)
+    console.print(f"{finished.steps:,} steps taken in {finished.seconds:.1f} s", highlight=False)
     if finished.score is None:
         console.print("no test table: nothing is said about accuracy, since on people in training it is sensitive")
     else:
@@ -79,4 +80,6 @@ def _show(finished: Finished, seed: int | None, console: Console) -> None:
         )
     if seed is not None:
         console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]", highlight=False)
+    if finished.spending is not None:
+        console.print(f"spending.csv: {finished.spending.reading.text} Sensitive.", highlight=False)
     console.print(f"model.pt, plan.json, metrics.json written to {as_it_is(str(finished.folder))}", highlight=False)

@@ -17,7 +17,7 @@ from privypurse.runs.sections import Section, unknown
 
 BUILT_IN = ("adult", "mnist", "fashion-mnist", "cifar10", "svhn")
 ACTIVATIONS = ("relu", "tanh")
-_SECTIONS = ("data", "budgets", "plan", "model", "optimizer", "training")
+_SECTIONS = ("data", "budgets", "plan", "model", "optimizer", "training", "individual")
 _WHY_PUBLIC = (
     "Privy Purse never takes ranges, categories or classes from the rows: that would tell something about the people "
     "in them that no budget pays for"
@@ -74,6 +74,16 @@ class NewPlan:
     noise_multiplier: float | None = None
     accountant: str = "pld"
     threshold: float | None = None
+    extra_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Whether and how each person's own spending is followed: the arguments of `Individual`."""
+
+    every: int | None = None
+    levels: int = 100
+    clip: bool = True
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ class RunConfig:
     model: Model
     optimizer: Optimizer
     training: Training
+    individual: Followed | None = None
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -160,6 +171,7 @@ def parse_config(text: str) -> RunConfig:
         model=_model(Section("[model]", whole["model"]), data),
         optimizer=_optimizer(Section("[optimizer]", whole["optimizer"])),
         training=_training(Section("[training]", whole.get("training", {}))),
+        individual=_individual(Section("[individual]", whole["individual"])) if "individual" in whole else None,
     )
 
 
@@ -279,7 +291,7 @@ def _plan(value: Any) -> NewPlan | Path:
     steps, batch_size = section.whole("steps"), section.whole("batch_size")
     method, accountant = section.text("method") or "sample", section.text("accountant") or "pld"
     clip_norm, noise_multiplier = section.number("clip_norm"), section.number("noise_multiplier")
-    threshold = section.number("threshold")
+    threshold, extra_steps = section.number("threshold"), section.whole("extra_steps")
     section.finish()
     if steps is None:
         raise section.need("steps", "the number of training steps")
@@ -297,7 +309,14 @@ def _plan(value: Any) -> NewPlan | Path:
         noise_multiplier=noise_multiplier,
         accountant=accountant,
         threshold=threshold,
+        extra_steps=extra_steps or 0,
     )
+
+
+def _individual(section: Section) -> Followed:
+    every, levels, clip = section.whole("every"), section.whole("levels"), section.flag("clip")
+    section.finish()
+    return Followed(every, Followed.levels if levels is None else levels, Followed.clip if clip is None else clip)
 
 
 def _model(section: Section, data: BuiltIn | Table) -> Model:

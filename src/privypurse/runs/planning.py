@@ -56,6 +56,7 @@ def _made(asked: NewPlan, budgets: Budgets, progress: Progress | None) -> Plan:
         batch_size=asked.batch_size,
         clip_norm=asked.clip_norm,
         noise_multiplier=asked.noise_multiplier,
+        extra_steps=asked.extra_steps,
         accountant=asked.accountant,
         progress=progress,
     )

@@ -13,8 +13,9 @@ from torch import nn
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.evaluation import Score
+from privypurse.spending import Spending
 
-MODEL, PLAN, METRICS = "model.pt", "plan.json", "metrics.json"
+MODEL, PLAN, METRICS, SPENDING = "model.pt", "plan.json", "metrics.json", "spending.csv"
 _PUBLIC = (
     "The model and the test figures cost the people in training nothing beyond their certified ε. The test figures "
     "were not made private for the people in the test."
@@ -46,12 +47,23 @@ def make(folder: Path) -> None:
         raise InvalidInput(f"out {folder} cannot be made: {error.strerror}; name a folder that can") from None
 
 
-def metrics_of(plan: Plan, score: Score | None, seconds: float, *, data: str, seeded: bool) -> dict[str, Any]:
+def metrics_of(
+    plan: Plan,
+    score: Score | None,
+    seconds: float,
+    *,
+    data: str,
+    seeded: bool,
+    steps: int | None = None,
+    spending: Spending | None = None,
+) -> dict[str, Any]:
     """What a run came to, as plain data that says which of its figures are sensitive (rule 6)."""
     return {
         "data": data,
         "method": plan.method,
-        "steps": plan.steps,
+        "steps": plan.steps if steps is None else steps,
+        "fixed_steps": plan.steps,
+        "filter": plan.filter,
         "batch_size": plan.batch_size,
         "clip_norm": plan.clip_norm,
         "noise_multiplier": plan.noise_multiplier,
@@ -67,8 +79,26 @@ def metrics_of(plan: Plan, score: Score | None, seconds: float, *, data: str, se
             ],
             # How long a step takes tells how many were drawn.
             "seconds": round(seconds, 3),
+            "spending": None if spending is None else _spending(spending),
         },
     }
+
+
+def _spending(spending: Spending) -> dict[str, Any]:
+    return {
+        "about": spending.reading.text,
+        "file": SPENDING,
+        "active": [{"step": step, "people": people} for step, people in spending.active],
+    }
+
+
+def save_spending(folder: Path, spending: Spending) -> None:
+    """What each record's person granted and really spent, a line each, for its owner's eyes only."""
+    rows = zip(spending.plan.epsilon.tolist(), spending.epsilon().tolist(), strict=True)
+    handle = os.open(folder / SPENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write("record,epsilon_promised,epsilon_spent\n")
+        file.writelines(f"{record},{granted:g},{spent:.6g}\n" for record, (granted, spent) in enumerate(rows))
 
 
 def figures(score: Score | None) -> dict[str, Any] | None:

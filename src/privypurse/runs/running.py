@@ -21,6 +21,8 @@ from privypurse.runs.inputs import Part, inputs_of
 from privypurse.runs.models import model_of
 from privypurse.runs.optimizers import optimizer_of
 from privypurse.runs.planning import plan_of
+from privypurse.spending import Spending
+from privypurse.training.following import Individual
 from privypurse.training.loop import train
 
 losses = partial(F.cross_entropy, reduction="none")
@@ -35,6 +37,8 @@ class Finished:
     score: Score | None
     seconds: float
     folder: Path
+    steps: int
+    spending: Spending | None = None
 
 
 def run(
@@ -67,6 +71,7 @@ def run(
         tensors(inputs.train, device),
         plan,
         losses,
+        individual=None if config.individual is None else Individual(**vars(config.individual)),
         max_physical_batch=settings.max_physical_batch,
         max_records_per_person=settings.max_records_per_person,
         checkpoint=settings.checkpoint,
@@ -76,9 +81,19 @@ def run(
     )
     found = None if inputs.test is None else score(model, inputs.test)
     data = config.data.name if isinstance(config.data, BuiltIn) else config.data.path.name
-    metrics = results.metrics_of(plan, found, trained.seconds, data=data, seeded=settings.seed is not None)
+    metrics = results.metrics_of(
+        plan,
+        found,
+        trained.seconds,
+        data=data,
+        seeded=settings.seed is not None,
+        steps=trained.steps,
+        spending=trained.spending,
+    )
     results.save(settings.out, model, metrics)
-    return Finished(plan, found, trained.seconds, settings.out)
+    if trained.spending is not None:
+        results.save_spending(settings.out, trained.spending)
+    return Finished(plan, found, trained.seconds, settings.out, trained.steps, trained.spending)
 
 
 def tensors(part: Part, device: torch.device) -> TensorDataset:

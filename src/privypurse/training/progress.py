@@ -37,19 +37,21 @@ class _RichBar(Bar):
             TimeRemainingColumn(),
             TextColumn("{task.fields[figures]}"),
         )
-        self._task = self._progress.add_task("training", total=plan.steps, figures="")
+        self._task = self._progress.add_task("training", total=plan.all_steps, figures="")
 
     def update(self, steps: int, loss: float | None = None) -> None:
         if loss is not None:
             self._loss = f"loss {loss:.3f}  "
         # Rounded up to the next mark: what is shown is at least what was spent.
         mark = -(-steps * _MARKS // self._plan.steps)
-        if mark != self._mark:
+        if steps > self._plan.steps:
+            self._spent = f"a {self._plan.filter} filter keeps everyone within their ε"
+        elif mark != self._mark:
             self._mark, self._spent = mark, self._spent_at(-(-mark * self._plan.steps // _MARKS))
         self._progress.update(self._task, completed=steps, figures=self._loss + self._spent)
 
     def _spent_at(self, steps: int) -> str:
-        releases, delta = self._plan.releases(min(max(steps, 1), self._plan.steps)), self._plan.levels.delta
+        releases, delta = self._plan.releases(min(max(steps, 1), self._plan.steps)), self._plan.fixed_delta
         accountant = accountant_named(self._plan.accountant)
         spent = accountant.epsilons([releases[k] for k in self._levels], delta[self._levels])
         return "ε ≤ " + "  ".join(
