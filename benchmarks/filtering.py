@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import time
 import warnings
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +30,7 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from benchmarks.networks import OpacusExample
 from privypurse import datasets
+from privypurse.accounting import gdp
 from privypurse.errors import PrivyPurseWarning
 
 DELTA = 1e-5
@@ -85,7 +87,11 @@ def data_on(device: str) -> Data:
 def run(data: Data, epsilon: np.ndarray, setting: Setting, filtered: bool, seed: int, device: str) -> dict[str, Any]:
     """One training run; accuracy on test data, and what is known about it."""
     budgets = pp.Budgets(epsilon, delta=DELTA)
-    extra = (QUESTIONS - 1) * EVERY if filtered else 0
+    extra, stop = 0, None
+    if filtered:
+        mu_squared = float(gdp.mu(float(epsilon.min()), DELTA)) ** 2
+        noise = math.sqrt(QUESTIONS / (SHARE * mu_squared))
+        extra, stop = (QUESTIONS - 1) * EVERY, pp.StopAtPlateau(noise=noise, every=EVERY, most=QUESTIONS, patience=3)
     plan = pp.plan(
         budgets,
         "uniform",
@@ -93,17 +99,13 @@ def run(data: Data, epsilon: np.ndarray, setting: Setting, filtered: bool, seed:
         batch_size=len(data.train),
         clip_norm=setting.clip_norm,
         extra_steps=extra,
+        stop=stop,
     )
     torch.manual_seed(seed)
     model = OpacusExample(setting.activation).to(device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=setting.rate / setting.clip_norm * (1 - setting.momentum), momentum=setting.momentum
     )
-    individual = None
-    if filtered:
-        mu_squared = plan.steps / plan.noise_multiplier**2
-        noise = float(np.sqrt(QUESTIONS / (SHARE * mu_squared)))
-        individual = pp.Individual(stop=pp.StopAtPlateau(noise=noise, every=EVERY, most=QUESTIONS, patience=3))
     begun = time.perf_counter()
     trained = pp.train(
         model,
@@ -113,7 +115,6 @@ def run(data: Data, epsilon: np.ndarray, setting: Setting, filtered: bool, seed:
         partial(F.cross_entropy, reduction="none"),
         seed=seed,
         max_physical_batch=20_000 if device == "cuda" else 2_000,
-        individual=individual,
     )
     with torch.no_grad():
         right = (model(data.test.tensors[0]).argmax(1) == data.test.tensors[1]).float().mean().item()

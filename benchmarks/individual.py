@@ -1,10 +1,11 @@
 """Yu et al. (2023) on MNIST and CIFAR-10: python -m benchmarks.individual mnist --device cuda
 
-What each record really spent. Trains once without individual clipping (an estimate of the output-specific ε) and once
-with it (exact), norms looked at once an epoch and rounded up to 100 levels, and compares both with the reference: the
-norms of 1,000 records at every single step, rounded up to 10,000 levels (which is as good as not rounded). Prints
-Pearson's r and the errors, the distribution of ε, its correlation with the log of the final training loss, averages
-and test accuracy by class, and the private mean and quantiles at a total cost of (0.1, 1e-5).
+What each record really spent. Trains without individual clipping (an estimate of the output-specific ε), with it as
+in the paper (exact), and with headroom for gradients that grow; norms are looked at once an epoch and rounded up to
+100 levels. Compares each with the reference: the norms of 1,000 records at every single step, rounded up to 10,000
+levels (which is as good as not rounded). Prints Pearson's r and the errors, the distribution of ε, its correlation
+with the log of the final training loss, averages and test accuracy by class, and the private mean and quantiles at a
+total cost of (0.1, 1e-5).
 
 MNIST: the network of Tramèr & Boneh with 26,010 parameters, 100 epochs of 1,024, largest ε 2.4. CIFAR-10: ResNet-20
 with GroupNorm, 30 epochs of 4,096, largest ε 7.8. δ = 1e-5. Seeded, so that it can be repeated: these models are for
@@ -84,7 +85,14 @@ class Course:
 
 
 def train(
-    task: Task, plan: pp.Plan, data: TensorDataset, clip: bool, watched: np.ndarray, seed: int, device: str
+    task: Task,
+    plan: pp.Plan,
+    data: TensorDataset,
+    clip: bool,
+    watched: np.ndarray,
+    seed: int,
+    device: str,
+    headroom: float = 1.0,
 ) -> Course:
     torch.manual_seed(seed)
     inner = task.model().to(device)
@@ -96,7 +104,7 @@ def train(
         optimizer,
         data,
         plan,
-        individual=pp.Individual(every=every, clip=clip),
+        individual=pp.Individual(every=every, clip=clip, headroom=headroom),
         loss_fn=LOSS,
         max_physical_batch=task.physical,
         seed=seed,
@@ -154,10 +162,10 @@ def measure(name: str, seed: int, device: str, steps: int | None) -> dict[str, A
     )
     watched = np.random.default_rng(seed).choice(len(data), WATCHED, replace=False)
     report: dict[str, Any] = {"task": name, "seed": seed, "steps": planned, "sigma": plan.noise_multiplier}
-    for clip in (False, True):
-        course = train(task, plan, data, clip, watched, seed, device)
-        report["exact" if clip else "estimate"] = judged(course, plan, task, data, test, watched, seed)
-        print(json.dumps(report["exact" if clip else "estimate"], default=_plain), flush=True)
+    for name, clip, headroom in (("estimate", False, 1.0), ("exact", True, 1.0), ("exact, with headroom", True, 1.5)):
+        course = train(task, plan, data, clip, watched, seed, device, headroom)
+        report[name] = judged(course, plan, task, data, test, watched, seed)
+        print(name, json.dumps(report[name], default=_plain), flush=True)
     return report
 
 

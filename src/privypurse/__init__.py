@@ -8,6 +8,7 @@ from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import Plan, Promise, TrainingShape
 from privypurse.queries import Analyst
+from privypurse.stopping import StopAtPlateau, StopWhenFew
 
 __version__ = "0.1.0"
 
@@ -18,14 +19,11 @@ if TYPE_CHECKING:
     from privypurse.training.gradients import clipped_sum, per_record_norms
     from privypurse.training.loop import train
     from privypurse.training.private import make_private
-    from privypurse.training.stopping import StopAtPlateau, StopWhenFew
 
 # Names that need torch are looked up when they are first used, so that planning does not have to load it.
 _TRAINING = {
     "clipped_sum": "privypurse.training.gradients",
     "Individual": "privypurse.training.following",
-    "StopAtPlateau": "privypurse.training.stopping",
-    "StopWhenFew": "privypurse.training.stopping",
     "fix": "privypurse.training.fixing",
     "make_private": "privypurse.training.private",
     "median_gradient_norm": "privypurse.training.choosing",

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from privypurse import stopping
 from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import LevelTable, Plan, TrainingShape
@@ -45,6 +46,7 @@ def _content(plan: Plan) -> dict[str, Any]:
             "noise_multiplier": plan.noise_multiplier,
             # Named where there are any: plans without stay what they were, to the last bit.
             **({"extra_steps": plan.shape.extra_steps} if plan.shape.extra_steps else {}),
+            **({"stop": stopping.to_json(plan.shape.stop)} if plan.shape.stop else {}),
         },
         "notes": list(plan.notes),
         "levels": {
@@ -79,7 +81,7 @@ def loads(text: str, name: str = "plan") -> Plan:
             method=content["method"],
             accountant=content["accountant"],
             promise=content["promise"]["protects"],
-            shape=TrainingShape(**content["shape"]),
+            shape=_shape(content["shape"]),
             levels=LevelTable(**content["levels"]),
             level_of=_unpacked(content["level_of"]),
             owner=None if content["owner"] is None else _unpacked(content["owner"]),
@@ -87,6 +89,11 @@ def loads(text: str, name: str = "plan") -> Plan:
         )
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise InvalidInput(f"{name} cannot be read: {error!r}") from None
+
+
+def _shape(content: dict[str, Any]) -> TrainingShape:
+    stop = content.get("stop")
+    return TrainingShape(**{**content, "stop": None if stop is None else stopping.from_json(stop)})
 
 
 def save(plan: Plan, path: Path) -> None:

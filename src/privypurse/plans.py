@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from privypurse.accounting import Progress, Release, SampledGaussian, accountant_named
+from privypurse.accounting import Composed, Progress, Release, SampledGaussian, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
+from privypurse.stopping import Stop
 
 FIXED_SHARE = 0.9
 """Of δ, for the steps that are fixed beforehand; the rest is for what a filter lets follow (rule 5)."""
@@ -54,7 +55,7 @@ class TrainingShape:
 
     ``batch_size`` is the divisor of every step, whoever was drawn (rule 2). Noise has the standard deviation
     ``noise_multiplier`` · ``clip_norm`` on each summed gradient. ``extra_steps`` may follow the ``steps`` that
-    everyone takes, for those alone whose small gradients left something in their purse.
+    everyone takes, for those alone whose small gradients left something in their purse; ``stop`` may end them early.
     """
 
     steps: int
@@ -62,6 +63,7 @@ class TrainingShape:
     clip_norm: float = 1.0
     noise_multiplier: float | None = None
     extra_steps: int = 0
+    stop: Stop | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("batch_size", 1), ("extra_steps", 0)):
@@ -79,6 +81,17 @@ class TrainingShape:
             if not (math.isfinite(number) and number > 0):
                 raise InvalidInput(f"{name} is {number}; it must be finite and positive")
             object.__setattr__(self, name, number)
+
+        if self.stop is not None and not isinstance(self.stop, Stop):
+            raise InvalidInput(f"stop is {self.stop!r}; give a StopAtPlateau or a StopWhenFew, or leave it out")
+        if self.stop is not None and not self.extra_steps:
+            raise InvalidInput("stop= ends extra steps early; give extra_steps= too")
+
+    def facing(self, step: SampledGaussian) -> Release:
+        """What a person faces who takes these steps: the stopping rule's questions too, if they take part at all."""
+        if self.stop is None or step.rate == 0 or step.count < self.steps:
+            return step
+        return Composed((step, self.stop.release))
 
     def with_noise(self, noise_multiplier: float) -> TrainingShape:
         """The same shape, with the noise multiplier solved."""
@@ -266,7 +279,9 @@ class Plan:
         count = self._checked_steps(steps, self.steps)
         reference = self.clip_norm
         return tuple(
-            SampledGaussian(rate, self.noise_multiplier * (reference / clip if clip != reference else 1.0), count)
+            self.shape.facing(
+                SampledGaussian(rate, self.noise_multiplier * (reference / clip if clip != reference else 1.0), count)
+            )
             for rate, clip in zip(self.levels.rate.tolist(), self.levels.clip_norm.tolist(), strict=True)
         )
 

@@ -37,7 +37,10 @@ class Spending:
         return self.meter.reading if isinstance(self.meter, Odometer) else Reading.EXACT
 
     def epsilon(self, accountant: str = "pld", progress: Progress | None = None) -> FloatArray:
-        """For each record its person's ε at their δ on this trajectory, by "pld" (tighter) or "rdp"."""
+        """For each record its person's ε at their δ on this trajectory, by "pld" (tighter) or "rdp".
+
+        Of the steps: the questions of a stopping rule (``told``) are not in it.
+        """
         by_person = self.epsilon_by_person(accountant, progress)
         return frozen(by_person if self.plan.owner is None else by_person[self.plan.owner])
 
@@ -88,13 +91,14 @@ def by_group(epsilon: FloatArray, groups: Any, accuracy: dict[Any, float] | None
     values = float_vector(epsilon, "epsilon")
     if labels.shape != values.shape:
         raise InvalidInput(f"groups has shape {labels.shape}, but there are {values.size:,} ε")
-    names, place = np.unique(labels, return_inverse=True)
+    found, place = np.unique(labels, return_inverse=True)
+    names = found.tolist()  # as plain Python, whatever array they came in
+    if accuracy is not None and (missing := [name for name in names if name not in accuracy]):
+        raise InvalidInput(f"accuracy says nothing about the group {missing[0]!r}")
     people = np.bincount(place)
     means = np.bincount(place, weights=values) / people
     return [
-        Group(
-            names[k].item(), int(people[k]), float(means[k]), None if accuracy is None else accuracy[names[k].item()]
-        )
+        Group(names[k], int(people[k]), float(means[k]), None if accuracy is None else accuracy[names[k]])
         for k in np.argsort(means).tolist()
     ]
 

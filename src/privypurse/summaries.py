@@ -41,6 +41,8 @@ def facts(plan: Plan) -> list[str]:
             f"up to {plan.shape.extra_steps:,} steps may follow, for those whose purse still pays: a {plan.filter} "
             "filter keeps everyone within the ε promised" + _SPLIT[plan.filter]
         )
+        if plan.shape.stop is not None:
+            lines.append(f"they end early by private questions, paid for in the ε certified: {plan.shape.stop}")
     if unused:
         lines.append(f"capped: {unused:,} people granted more than this training can use, even in every step")
     if float(plan.levels.delta.max()) * plan.people > 1:

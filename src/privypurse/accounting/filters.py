@@ -12,6 +12,7 @@ next release may depend on all earlier outputs, for three currencies:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -65,7 +66,9 @@ class GaussianCurrency:
         The trade-off function of randomised response, the worst of them, is two straight lines that meet where both
         errors are 1/(1+e^ε). That of μ-GDP goes through the same three points and is convex, so it lies below.
         """
-        return np.asarray((2 * special.ndtri(1 / (1 + np.exp(-epsilon)))) ** 2 * _UP)
+        # The same number in two ways: each keeps its digits where the other would round them off.
+        small = math.sqrt(2) * special.erfinv(math.tanh(min(epsilon, 1.0) / 2))
+        return np.asarray((2 * (small if epsilon < 1 else -special.ndtri(special.expit(-epsilon)))) ** 2 * _UP)
 
 
 @dataclass(frozen=True)

@@ -55,14 +55,11 @@ class LevelFilter:
         self.spent = np.zeros(level_of.size)
 
     def set_aside(self, reserve: FloatArray) -> None:
-        """Keep this much (for each plan level) of every purse that holds more; steps cannot use it."""
-        self.reserve = np.where(reserve < self.total, reserve, 0.0)
+        """Keep this much (for each plan level) of every purse for questions: steps cannot use it.
 
-    @property
-    def answers(self) -> AnyArray:
-        """Who still has what was set aside for questions. Sensitive."""
-        held = (self.total - self.reserve)[self._level_of]
-        return np.asarray((self.spent <= held) & (self.reserve[self._level_of] > 0))
+        A purse that does not hold so much pays for no step beyond the fixed ones.
+        """
+        self.reserve = np.broadcast_to(np.asarray(reserve, dtype=np.float64), self.total.shape)
 
     @property
     def left(self) -> FloatArray:
@@ -75,7 +72,8 @@ class LevelFilter:
         with np.errstate(divide="ignore", invalid="ignore"):
             times = np.where(cost > 0, np.floor(left / cost * (1 - 1e-12)), _MOST)
         allowed = np.minimum(times, _MOST).astype(np.int64)
-        rest = np.maximum(left - allowed * cost, 0.0) * (1 - 1e-12)
+        taken = allowed * np.where(allowed > 0, cost, 0.0)  # a cost that nobody can pay may be infinite
+        rest = np.maximum(left - taken, 0.0) * (1 - 1e-12)
         last = np.zeros(level.size, dtype=np.uint16)
         ends = np.flatnonzero(allowed < _MOST)  # whose purse may run out
         which = self._level_of[ends]

@@ -25,6 +25,7 @@ FOREVER = np.iinfo(np.int64).max
 _ELEMENTS = 2**24  # of counts that are turned into ε at once
 _UP = 1 + 1e-12
 _TOGETHER, _NEAR = 16, 2048  # looks, and people, that are written down together
+_MOST_STEPS = int(np.iinfo(np.uint32).max)  # that a count holds
 _MOST_WORST_CASES = 8  # of different (steps, δ): usually there is one
 
 
@@ -101,33 +102,42 @@ class Odometer:
         self.level = np.full(people, levels, dtype=np.uint16)
         self.allowed = np.full(people, FOREVER, dtype=np.int64)
         self.last = np.zeros(people, dtype=np.uint16)
-        self.elapsed, self._filtering = 0, False
+        self.elapsed, self._filtering, self._steps = 0, False, 0
 
     @property
     def people(self) -> int:
         return int(self.level_of.size)
 
     def look(self, shares: FloatArray, *, filtering: bool = False) -> None:
-        """New norms, as shares of each person's clip norm; whatever is not finite counts as 1.
+        """New norms, as shares of each person's clip norm; whatever is no norm (negative, not finite) counts as 1.
 
         With ``filtering`` each person may take ``allowed`` steps at their new level and one at ``last``, the largest
-        level that what is then left still pays for, and none after that until the next look.
+        level that what is then left still pays for, and none after that until the next look. A filter that is once
+        at work stays at work.
         """
+        if filtering and self.purses is None:
+            raise InvalidInput("there is no filter to ask")
+        if self._filtering and not filtering:
+            raise InvalidInput("a filter is at work: a look that does not ask it would let everyone overdraw")
         if np.shape(shares) != (self.people,):
             raise InvalidInput(f"one share for each of {self.people:,} people is needed, not {np.shape(shares)}")
         self.settle()
         with np.errstate(invalid="ignore"):
-            wanted = np.ceil(np.asarray(shares, dtype=np.float64) * self.levels)
-            whole = np.where(wanted >= 0, np.minimum(wanted, self.levels), self.levels)
+            norms = np.asarray(shares, dtype=np.float64)
+            whole = np.where(norms >= 0, np.minimum(np.ceil(norms * self.levels), self.levels), self.levels)
         self.level, self._filtering = whole.astype(np.uint16), filtering
-        if filtering:
-            if self.purses is None:
-                raise InvalidInput("there is no filter to ask")
+        if filtering and self.purses is not None:
             self.allowed, self.last = self.purses.schedule(self.level)
 
     def advance(self, steps: int = 1) -> None:
         """So many steps more are taken. Everyone is charged for them, drawn or not."""
+        self._count(steps)
         self.elapsed += steps
+
+    def _count(self, steps: int) -> None:
+        if steps < 0 or self._steps + steps > _MOST_STEPS:
+            raise InvalidInput(f"{steps:,} steps after {self._steps:,}: counts hold 0 to {_MOST_STEPS:,} in all")
+        self._steps += steps
 
     def settle(self) -> None:
         """Write what was taken since the last look into the counts and out of the purses."""
@@ -185,11 +195,12 @@ class Odometer:
         """Steps of each person (row) at each level, the first being "contributed nothing"."""
         self.settle()
         self._write()
-        return self._counts.reshape(self.people, self.levels + 1)
+        return frozen(self._counts.reshape(self.people, self.levels + 1))
 
     def charge_in_full(self, steps: int) -> None:
         """Steps of which only the number is known: everyone is charged as if their gradients had been the largest."""
         self.settle()
+        self._count(steps)
         self._counts[self._rows + self.levels] += np.uint32(steps)
         if self.purses is not None:
             self.purses.charge(np.full(self.people, self.levels, dtype=np.uint16), steps)
@@ -215,7 +226,7 @@ class Odometer:
         """
         if accountant not in ("rdp", "pld"):
             raise InvalidInput(f"accountant is {accountant!r}; choose 'rdp' or 'pld'")
-        people = np.arange(self.people) if who is None else who
+        people = np.arange(self.people) if who is None else np.asarray(who, dtype=np.int64)
         each = np.broadcast_to(np.asarray(delta, dtype=np.float64), people.shape)
         out = np.empty(people.size)
         of_level = self.level_of[people]
@@ -262,10 +273,14 @@ class Odometer:
         """Go on from a state."""
         if np.shape(state["counts"]) != (self.people, self.levels + 1):
             raise InvalidInput("what was counted before is about other people, or other levels")
+        each = ("level", "allowed", "last") if self.purses is None else ("level", "allowed", "last", "spent")
+        if any(np.shape(state.get(name, 0)) != (self.people,) for name in each):
+            raise InvalidInput(f"what was counted before is not whole: {', '.join(each)} are needed for everyone")
         self._counts, self._unwritten = np.array(state["counts"], dtype=np.uint32).ravel(), []
         self.level = np.array(state["level"], dtype=np.uint16)
         self.allowed = np.array(state["allowed"], dtype=np.int64)
         self.last = np.array(state["last"], dtype=np.uint16)
         self.elapsed, self._filtering = 0, bool(state["filtering"])
+        self._steps = int(self._counts[: self.levels + 1].sum(dtype=np.int64))  # everyone's counts add up to it
         if self.purses is not None:
             self.purses.spent = np.array(state["spent"], dtype=np.float64)

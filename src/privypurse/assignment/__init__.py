@@ -17,6 +17,7 @@ from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import FIXED_SHARE, LevelTable, Plan, Promise, TrainingShape, in_every_step
+from privypurse.stopping import Stop
 
 _HARDLY = 0.01  # expected draws in all steps below which somebody takes part in name only
 
@@ -35,6 +36,7 @@ def plan(
     clip_norm: float = 1.0,
     noise_multiplier: float | None = None,
     extra_steps: int = 0,
+    stop: Stop | None = None,
     accountant: str = "pld",
     progress: Progress | None = None,
 ) -> Plan:
@@ -44,7 +46,8 @@ def plan(
     also the expected batch. With it, and method "sample", each rate follows from the person's own ε alone.
 
     ``extra_steps`` may follow the fixed ``steps``: in them takes part who has something left, because their gradients
-    were smaller than their clip norm. A filter sees to it that nobody overdraws (`Plan.filter` says which).
+    were smaller than their clip norm. A filter sees to it that nobody overdraws (`Plan.filter` says which). ``stop``
+    (`StopAtPlateau`, `StopWhenFew`) ends them early by private questions, which the plan pays for.
 
     Guarantee: ``plan.spent() <= budgets.epsilon`` for every record, proved by the named accountant ("pld", the
     tighter, or "rdp"), for every method but "curve-fit-as-published", whose plan says that it promises nothing.
@@ -61,6 +64,7 @@ def plan(
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         extra_steps=extra_steps,
+        stop=stop,
     )
     levels, level_of = levels_of(budgets)
     if noise_multiplier is None and shape.batch_size > levels.total:
@@ -75,6 +79,9 @@ def plan(
         try:
             return chosen.assign(aimed, means)
         except InfeasibleBudget as error:
+            if shape.stop is not None:
+                text = f"{error}. The stopping rule's questions are part of that: give them more noise, or ask fewer"
+                error = InfeasibleBudget(text, error.epsilon, error.delta)
             raise _located(error, budgets, aimed, level_of) from None
 
     # People who are in every step are filtered by Gaussian DP, which needs no δ of its own.

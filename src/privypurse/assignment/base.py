@@ -74,7 +74,7 @@ class Means:
         steps = self.shape.steps
 
         def at(rate: float) -> Release:
-            return SampledGaussian(min(rate, 1.0), noise_multiplier, steps)
+            return self.shape.facing(SampledGaussian(min(rate, 1.0), noise_multiplier, steps))
 
         return self._inverse(at, RATE)
 
@@ -83,7 +83,7 @@ class Means:
         steps = self.shape.steps
 
         def at(inverse_noise: float) -> Release:
-            return SampledGaussian(rate, 1.0 / inverse_noise, steps)
+            return self.shape.facing(SampledGaussian(rate, 1.0 / inverse_noise, steps))
 
         return self._inverse(at, INVERSE_NOISE)
 

@@ -84,6 +84,7 @@ class Followed:
     every: int | None = None
     levels: int = 100
     clip: bool = True
+    headroom: float = 1.5
 
 
 @dataclass(frozen=True)
@@ -315,8 +316,14 @@ def _plan(value: Any) -> NewPlan | Path:
 
 def _individual(section: Section) -> Followed:
     every, levels, clip = section.whole("every"), section.whole("levels"), section.flag("clip")
+    headroom = section.number("headroom")
     section.finish()
-    return Followed(every, Followed.levels if levels is None else levels, Followed.clip if clip is None else clip)
+    return Followed(
+        every,
+        Followed.levels if levels is None else levels,
+        Followed.clip if clip is None else clip,
+        Followed.headroom if headroom is None else headroom,
+    )
 
 
 def _model(section: Section, data: BuiltIn | Table) -> Model:

@@ -79,7 +79,7 @@ def metrics_of(
             ],
             # How long a step takes tells how many were drawn.
             "seconds": round(seconds, 3),
-            "spending": None if spending is None else _spending(spending),
+            **({} if spending is None else {"spending": _spending(spending)}),
         },
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,15 +13,15 @@ from torch import Tensor
 from privypurse.accounting.filters import Filter
 from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.odometer import Odometer
-from privypurse.arrays import FloatArray
+from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan, in_every_step
 from privypurse.spending import Spending
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.gradients.clipped import MARGIN
-from privypurse.training.looks import Looks
+from privypurse.training.looks import Looks, Right, most_likely
 from privypurse.training.run import PrivateRun
-from privypurse.training.stopping import Stop, Watch
+from privypurse.training.stopping import Watch
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,21 @@ class Individual:
     (default: a twentieth of the plan's) and when the filter takes over. It is rounded up to one of ``levels`` shares
     of their clip norm, and every step is charged at that level, whoever is drawn. With ``clip`` everyone is also
     clipped to their level, so that a charge bounds its step (Yu et al. 2023, Algorithm 3); without, training is what
-    it would be anyway, and the outcome is an estimate.
+    it would be anyway, and the outcome is an estimate. ``headroom`` is how many times the norm that was seen the
+    level is: gradients may grow until the next look, and where that cuts them off, training suffers (1: the paper's).
 
     Where everyone is in every step, each step's own norms are charged as they are: nothing is rounded, nothing is
     looked at again (Feldman & Zrnic 2021, Algorithm 3).
 
-    ``stop`` ends a filtered run early by a private measurement; its price is set aside beforehand.
+    ``right(output, y)`` says how right the model is about each record, from 0 to 1, for a plan that stops at a
+    plateau (`StopAtPlateau`); default: whether the largest output is that of the label.
     """
 
     every: int | None = None
     levels: int = 100
     clip: bool = True
-    stop: Stop | None = None
+    headroom: float = 1.5
+    right: Right = most_likely
 
     def __post_init__(self) -> None:
         for name in ("every", "levels"):
@@ -51,8 +55,17 @@ class Individual:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")
+            object.__setattr__(self, name, int(value))
         if self.levels > 65_535:
             raise InvalidInput(f"levels is {self.levels:,}; at most 65,535 are kept apart")
+        if not isinstance(self.clip, bool):
+            raise InvalidInput(f"clip is {self.clip!r}; it must be True or False")
+        room = self.headroom
+        if isinstance(room, bool) or not isinstance(room, int | float) or not (math.isfinite(room) and room >= 1):
+            raise InvalidInput(f"headroom is {room!r}; it must be a number, at least 1")
+        object.__setattr__(self, "headroom", float(room))  # plain numbers, as every reader of checkpoints knows them
+        if not callable(self.right):
+            raise InvalidInput(f"right is {self.right!r}; it must be a function of output and label")
 
 
 class Following(Protocol):
@@ -91,13 +104,13 @@ def follow(run: PrivateRun, settings: Individual | None, looks: Looks) -> None:
     """Let the run follow everyone's spending, if that is asked for or the plan needs it."""
     if settings is None and run.plan.filter is None:
         return
+    if not isinstance(settings, Individual | None):
+        raise InvalidInput(f"individual is {settings!r}; give pp.Individual(…)")
     run.follow(_following(run.plan, settings or Individual(), looks))
 
 
 def _following(plan: Plan, settings: Individual, looks: Looks) -> Following:
     """The way that fits the plan."""
-    if settings.stop is not None and plan.filter is None:
-        raise InvalidInput("stop= ends the extra steps of a plan; make one with extra_steps=")
     if plan.filter is not None and not settings.clip:
         raise InvalidInput("extra steps need a filter, and a filter needs clip=True: an estimate bounds nothing")
     if in_every_step(plan.levels.rate):
@@ -120,7 +133,7 @@ class ByLevels:
             purses = LevelFilter(
                 levels.rate, noise, levels.epsilon, plan.filter_delta, plan.level_of, settings.levels
             )
-        self._watch = Watch(settings.stop, looks, plan.steps)
+        self._watch = Watch(plan, looks, settings.right)
         if purses is not None:
             purses.set_aside(self._watch.price(purses.currency))
         self.odometer = Odometer(
@@ -134,27 +147,39 @@ class ByLevels:
         self._last = torch.zeros(people + 1, dtype=torch.float64, device=device)
         self._elapsed = torch.zeros((), dtype=torch.int64, device=device)
         self._fingerprint = fingerprint(looks.dataset)
+        self._filtering = False  # whether the last look asked the filter
+        self._overdue = False  # whether steps were taken of which nothing is known
         self._publish()
+
+    @property
+    def _taking_part(self) -> AnyArray:
+        return np.asarray(self._plan.levels.rate[self._plan.level_of] > 0)
 
     def prepare(self, steps_taken: int) -> bool:
         filtering = steps_taken >= self._plan.steps and self.odometer.purses is not None
-        if steps_taken % self._every == 0 or (filtering and steps_taken == self._plan.steps):
+        takes_over = filtering and (steps_taken == self._plan.steps or not self._filtering)
+        if steps_taken % self._every == 0 or takes_over or self._overdue:
             self._look(steps_taken, filtering)
         if not filtering:
             return True
+        return self._watch.goes_on(steps_taken, self._who_is_active)
+
+    def _who_is_active(self) -> AnyArray:
         assert self.odometer.purses is not None
-        return self._watch.goes_on(steps_taken, self.odometer.purses.answers, lambda: self.odometer.active)
+        return np.asarray(self.odometer.active & (self.odometer.purses.left > 0))
 
     def _look(self, steps_taken: int, filtering: bool) -> None:
         self.odometer.settle()
-        taking_part = self._plan.levels.rate[self._plan.level_of] > 0
+        taking_part = self._taking_part
         if filtering:
             assert self.odometer.purses is not None
             taking_part &= self.odometer.purses.left > 0  # an empty purse needs no look
         norms, _ = self._looks.norms(np.flatnonzero(taking_part))
-        self.odometer.look(norms / self._plan.levels.clip_norm[self._plan.level_of], filtering=filtering)
+        room = self._settings.headroom if self._settings.clip else 1.0
+        self.odometer.look(room * norms / self._plan.levels.clip_norm[self._plan.level_of], filtering=filtering)
         self._active.append((steps_taken, int(np.count_nonzero(self.odometer.active & taking_part))))
         self._publish()
+        self._filtering, self._overdue = filtering, False
 
     def _publish(self) -> None:
         """Where the step can see it; in place, as a captured graph needs it."""
@@ -189,6 +214,7 @@ class ByLevels:
         self._watch.resumed(saved, now)
         if now > saved:
             self.odometer.charge_in_full(now - saved)
+            self._overdue = True
             self._publish()
 
     def spending(self) -> Spending:
@@ -199,6 +225,7 @@ class ByLevels:
             **_tensors(self.odometer.state()),
             "settings": self._identity,
             "active": self._active,
+            "asked": self._filtering,
             "watch": self._watch.state(),
         }
 
@@ -210,6 +237,7 @@ class ByLevels:
         _require_same(state["settings"], self._identity)
         self.odometer.restore(_arrays(state))
         self._active = [(int(step), int(count)) for step, count in state["active"]]
+        self._filtering, self._overdue = bool(state["asked"]), False
         self._watch.restore(state["watch"])
         self._publish()
 
@@ -222,30 +250,34 @@ class EveryStep:
             raise InvalidInput("individual accounting of full-batch training runs in one process")
         self._plan, self._settings, self._looks = plan, settings, looks
         self._fingerprint = fingerprint(looks.dataset)
-        self._watch = Watch(settings.stop, looks, plan.steps)
+        self._watch = Watch(plan, looks, settings.right)
         self._unit = plan.noise_multiplier * plan.clip_norm  # the noise that a contribution is compared with
         levels = plan.levels
         purses = Filter(levels.epsilon, levels.delta, "gdp")
-        price = self._watch.price(purses.currency)
-        self._answers = (price < purses.total)[plan.level_of] & (levels.rate > 0)[plan.level_of]
-        held = np.where(price < purses.total, purses.total - price, purses.total)
+        held = np.maximum(purses.total - self._watch.price(purses.currency), 0.0)
+        empty = np.flatnonzero((held == 0) & (levels.rate > 0))
+        if plan.filter is not None and empty.size:
+            raise InvalidInput(
+                f"the stopping rule's questions cost more than the purse of ε = {levels.epsilon[empty[0]]:g} holds "
+                "in Gaussian DP, so that nothing is left for steps; make them cheaper, or leave stop= out"
+            )
         if plan.filter is None:  # nothing to stop: the plan's steps are proved as they are
             held = np.full(len(levels), np.inf)
+        held = np.where(levels.rate > 0, held, 0.0)
         device = looks.run.device
         each = np.append((held * self._unit**2)[plan.level_of], 0.0)
         self._total = torch.as_tensor(each, device=device)
         self._spent = torch.zeros_like(self._total)
         self._pending = torch.zeros_like(self._total)
-        self._active: list[Tensor] = []
+        self._active: list[tuple[int, Tensor | int]] = []
 
     def prepare(self, steps_taken: int) -> bool:
         if self._plan.filter is None or steps_taken < self._plan.steps:
             return True
-        return self._watch.goes_on(steps_taken, self._answers, self._who_is_active)
+        return self._watch.goes_on(steps_taken, self._who_is_active)
 
     def _who_is_active(self) -> Any:
-        left = (self._total - self._spent)[:-1] > 0
-        return left.cpu().numpy() & (self._plan.levels.rate > 0)[self._plan.level_of]
+        return (self._spent < self._total)[:-1].cpu().numpy()
 
     def limits(self, units: Tensor, clip_norms: Tensor, norms: Tensor) -> Tensor:
         left = (self._total[units] - self._spent[units]).clamp(min=0.0).sqrt()
@@ -263,7 +295,7 @@ class EveryStep:
         self._spent += self._pending
         self._pending.zero_()
         if self._plan.filter is not None:
-            self._active.append((self._spent < self._total)[:-1].sum())
+            self._active.append((self._looks.run.steps_taken, (self._spent < self._total)[:-1].sum()))
 
     def finish(self) -> None:
         self._watch.finish()
@@ -275,14 +307,15 @@ class EveryStep:
 
     def spending(self) -> Spending:
         squares = self._spent[:-1].cpu().numpy() / self._unit**2
-        first = self._looks.run.steps_taken - len(self._active)
-        active = tuple((first + step, int(count)) for step, count in enumerate(self._active, 1))
-        return Spending(self._plan, squares, active, tuple(self._watch.told))
+        return Spending(self._plan, squares, self._active_at(), tuple(self._watch.told))
+
+    def _active_at(self) -> tuple[tuple[int, int], ...]:
+        return tuple((step, int(count)) for step, count in self._active)
 
     def state(self) -> dict[str, Any]:
         return {
             "spent": self._spent.cpu(),
-            "active": [int(count) for count in self._active],
+            "active": list(self._active_at()),
             "settings": _identity(self._fingerprint, self._settings, 1),
             "watch": self._watch.state(),
         }
@@ -292,7 +325,7 @@ class EveryStep:
         if state["spent"].shape != self._spent.shape:
             raise InvalidInput("what was spent before is about other people")
         self._spent.copy_(state["spent"])
-        self._active = [torch.tensor(count) for count in state["active"]]
+        self._active = [(int(step), int(count)) for step, count in state["active"]]
         self._watch.restore(state["watch"])
         self.forget()
 
@@ -303,7 +336,7 @@ def _identity(data: str, settings: Individual, every: int) -> dict[str, Any]:
         "every": every,
         "levels": settings.levels,
         "clip": settings.clip,
-        "stop": repr(settings.stop),
+        "headroom": settings.headroom,
     }
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from privypurse.arrays import IntArray
-from privypurse.errors import PrivyPurseWarning
+from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.training.progress import shown
 from privypurse.training.randomness import Randomness
 from privypurse.training.run import PrivateRun
@@ -164,6 +164,7 @@ class PrivateLoader:
     ) -> None:
         self._dataset, self._draws, self._attendance = dataset, draws, attendance
         self._workers, self._options, self._progress = workers, options or {}, progress
+        self._passes = 0
 
     def __len__(self) -> int:
         """Steps that are left. With ``max_physical_batch`` a step may be several batches."""
@@ -172,6 +173,7 @@ class PrivateLoader:
     def __iter__(self) -> Iterator[Any]:
         run, waiting = self._draws.run, deque[Batch]()
         self._attendance.restart()
+        self._passes = this = self._passes + 1
 
         def numbers() -> Iterator[IntArray]:
             for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
@@ -186,6 +188,11 @@ class PrivateLoader:
                     break
                 self._attendance.begin(batch)
                 yield data
+                if this != self._passes:
+                    raise InvalidInput(
+                        "another pass over the loader has begun; parts of two passes would make up one step, and "
+                        "somebody might be in both"
+                    )
                 bar.update(run.steps_taken)
             self._attendance.require_stepped()
             self._attendance.finish()

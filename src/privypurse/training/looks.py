@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 
 from privypurse.arrays import FloatArray, IntArray
@@ -22,6 +24,7 @@ from privypurse.training.run import PrivateRun
 _AT_ONCE = {"cuda": 4096}
 _AT_ONCE_ELSEWHERE = 512
 _LOOK_STREAM = 2**20  # of a seeded run's random numbers: none of its processes has such a rank
+_MASK_STREAM = 2**21
 
 Right = Callable[[Any, Any], Tensor]
 """right(output, y): for each record a number from 0 to 1."""
@@ -51,7 +54,7 @@ class Looks:
     def norms(self, units: IntArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Gradient norm and mean loss of these units (default: all); 0 for the others."""
         found = torch.zeros((2, self.run.plan.people + 1), dtype=torch.float64, device=self.run.device)
-        with _undisturbed(self.run), torch.enable_grad():
+        with self._undisturbed(), torch.enable_grad():
             for batch, inputs, label in self._pieces(units):
                 tape, losses = recorded(self.run.recorder, self.loss_fn, inputs, label, False)
                 who, owner = batch.places(self.run)
@@ -66,19 +69,28 @@ class Looks:
         """For these units the share of their records that the model gets right; 0 for the others."""
         found = torch.zeros(self.run.plan.people + 1, dtype=torch.float64, device=self.run.device)
         model = self.run.recorder.model
-        training = model.training
+        modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
-            with _undisturbed(self.run), torch.no_grad():
-                for batch, inputs, label in self._pieces(units):
-                    each = right(model(*inputs), label).to(torch.float64)
+            with self._undisturbed(), torch.no_grad():
+                for number, (batch, inputs, label) in enumerate(self._pieces(units)):
+                    output = model(*inputs)
+                    each = right(output, label).to(torch.float64)
                     if each.shape != (batch.records.size,):
                         raise InvalidInput("right(output, y) must give one number for each record")
+                    if number == 0:
+                        _refuse_mixing(right, output, label, each)
                     who, owner = batch.places(self.run)
                     found.index_add_(0, who if owner is None else who[owner], each.nan_to_num(0.0).clamp(0.0, 1.0))
         finally:
-            model.train(training)
+            for module, training in modes:  # one by one: a layer may have been put into evaluation mode by itself
+                module.training = training
         return np.asarray(self._everyone(found) / self._records_each())
+
+    def _undisturbed(self) -> AbstractContextManager[None]:
+        run = self.run
+        source = run.source.for_step(run.steps_taken, _MASK_STREAM + run.processes.rank)
+        return undisturbed(int(source.uniform(1)[0] * 2**53), run.device)
 
     def _pieces(self, units: IntArray | None) -> Iterator[tuple[Batch, tuple[Any, ...], Any]]:
         run = self.run
@@ -107,12 +119,38 @@ class Looks:
         return np.asarray(counts if most is None else np.minimum(counts, most), dtype=np.float64)
 
 
+def _refuse_mixing(right: Right, output: Any, y: Any, each: Tensor) -> None:
+    """Raise if the first record counts otherwise by itself: then one person could move the answer by more than 1."""
+
+    def first(value: Any) -> Any:
+        mine = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == each.shape[0]
+        return value[:1] if mine else value
+
+    alone = right(tree_map(first, output), tree_map(first, y)).to(torch.float64)
+    if not torch.allclose(alone, each[:1], atol=1e-3, equal_nan=True):
+        raise InvalidInput("right(output, y) of a record changes with the other records; it must see its own alone")
+
+
 @contextmanager
-def _undisturbed(run: PrivateRun) -> Iterator[None]:
-    """Layers that draw (dropout) take their numbers elsewhere, so that training goes on as if nobody had looked."""
-    devices = [run.device] if run.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        yield
+def undisturbed(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Layers and data that draw (dropout, augmentation) take numbers of this seed, and training goes on as if not.
+
+    Numbers of their own: with those of the next step a level would hang on the masks of somebody else's step.
+    """
+    cuda = device is not None and device.type == "cuda"
+    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng([device] if cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(legacy)  # noqa: NPY002
 
 
 def moved(data: Any, device: torch.device) -> list[Any]:

@@ -102,7 +102,7 @@ def train(
     folder = None if checkpoint is None else Path(checkpoint)
     run = PrivateRun(plan, bare, optimizer, seed, None if folder is None else folder / "steps")
     begun = time.perf_counter()
-    before, applied = bare.training, -1
+    modes, applied = [(module, module.training) for module in bare.modules()], -1
     try:
         can = _can_capture(run, dataset)
         if capture and not can:
@@ -155,7 +155,8 @@ def train(
             saved.write()
         raise
     finally:
-        bare.train(before)
+        for module, training in modes:
+            module.training = training
         run.close()
     how = "captured" if captured else "eager"
     return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending)

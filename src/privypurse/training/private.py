@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         following = self._attendance.run.following
         if following is None:
             raise InvalidInput("each person's spending was not followed; give make_private individual=")
-        return following.spending()
+        now = following.spending()
+        return replace(now, meter=copy.deepcopy(now.meter))  # a reading stays as it was read
 
     def close(self) -> None:
         """Let go of the journal, so that another run may go on with it."""
@@ -299,17 +301,22 @@ def make_private(
     check(dataset, plan, max_physical_batch=max_physical_batch, max_records_per_person=max_records_per_person)
     if isinstance(model, PrivateModel) or isinstance(optimizer, PrivateOptimizer):
         raise InvalidInput("this model or optimizer is private already; give make_private the ones inside: .inner")
+    followed = individual is not None or plan.filter is not None
+    if followed and loss_fn is None:
+        raise InvalidInput(
+            "following each person's spending looks at everybody's gradient norm between steps: give loss_fn=, "
+            "with one loss for each record, such as functools.partial(F.cross_entropy, reduction='none')"
+        )
     bare = unwrapped(model)
     run = PrivateRun(plan, bare, optimizer, seed, journal)
     options = {} if collate_fn is None else {"collate_fn": collate_fn}
-    if individual is not None or plan.filter is not None:
-        if loss_fn is None:
-            raise InvalidInput(
-                "following each person's spending looks at everybody's gradient norm between steps: give loss_fn=, "
-                "with one loss for each record, such as functools.partial(F.cross_entropy, reduction='none')"
-            )
+    if followed and loss_fn is not None:
         look = Looks(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options)
-        follow(run, individual, look)
+        try:
+            follow(run, individual, look)
+        except BaseException:
+            run.close()  # the journal is free for another try
+            raise
     attendance = Attendance(run, loss_reduction)
     on_device = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
     multiple = 64 if on_device and max_physical_batch is None else 1

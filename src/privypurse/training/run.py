@@ -76,7 +76,10 @@ class PrivateRun:
 
     def prepare(self) -> bool:
         """Before each step, with the model that the last one left: looks that are due. False: stop here."""
-        return self.following is None or self.following.prepare(self.steps_taken)
+        if self.following is None:
+            return True
+        self._require_own()  # looks may release answers, so they are as much the run's own as steps are
+        return self.following.prepare(self.steps_taken)
 
     def finish(self) -> None:
         """No further step will be taken."""
@@ -98,9 +101,12 @@ class PrivateRun:
     def steps_left(self) -> int:
         return self.plan.all_steps - self.steps_taken
 
-    def require_step(self) -> None:
+    def _require_own(self) -> None:
         if self._closed or os.getpid() != self._process:
             raise InvalidInput("this run was closed, or belongs to the process that this one was forked from")
+
+    def require_step(self) -> None:
+        self._require_own()
         if self.steps_left <= 0:
             raise PlanExhausted(
                 f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets"
@@ -210,12 +216,12 @@ class PrivateRun:
             how = "without" if followed is None else "with"
             raise InvalidInput(f"the checkpoint was made {how} individual accounting; go on as it began")
         saved = int(state["steps_taken"])
-        self.steps_taken = max(saved, self.steps_taken) if self._secure else saved
-        self.clear()
         if self.following is not None and followed is not None:
-            self.following.restore(followed)
-            if self._secure:
-                self.following.resumed(saved, self.steps_taken)
+            self.following.restore(followed)  # or raise, before anything is changed
+        self.clear()
+        self.steps_taken = max(saved, self.steps_taken) if self._secure else saved
+        if self.following is not None and self._secure:
+            self.following.resumed(saved, self.steps_taken)
 
     def close(self) -> None:
         """Write the exact number of steps into the journal and let go of it. No step can be taken after that."""

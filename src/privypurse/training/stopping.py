@@ -1,73 +1,31 @@
-"""When to end a filtered run: by private measurements whose price is set aside before training."""
+"""A plan's stopping rule at work: private questions that the plan has paid for."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from privypurse.accounting.filters import Currency
 from privypurse.arrays import AnyArray, FloatArray
-from privypurse.errors import InvalidInput
-from privypurse.training.looks import Looks, Right, most_likely
+from privypurse.plans import Plan
+from privypurse.stopping import StopAtPlateau, StopWhenFew
+from privypurse.training.looks import Looks, Right
 from privypurse.training.randomness import Randomness
 
 _STREAM = 2**20 + 1  # of a seeded run's random numbers: none of its processes has such a rank
 
 
-@dataclass(frozen=True)
-class StopAtPlateau:
-    """Ask every few steps how many people the model gets right, stop when that no longer rises, keep the best model.
-
-    Each of at most ``most`` questions is a count with Gaussian noise of deviation ``noise`` (in people), the first
-    when the filter takes over. Training ends after ``patience`` questions in a row whose answer did not exceed the
-    best one before, and leaves the model that had the best answer: all of them were released, so choosing is free.
-    Everyone who answers pays 1/noise deviations a question, set aside for all of them beforehand; whose purse cannot
-    do that answers nothing.
-    """
-
-    noise: float
-    every: int = 5
-    most: int = 10
-    patience: int = 2
-    right: Right = most_likely
-
-    def __post_init__(self) -> None:
-        _check_positive("noise", self.noise)
-        for name in ("every", "most", "patience"):
-            _check_whole(name, getattr(self, name))
-
-
-@dataclass(frozen=True)
-class StopWhenFew:
-    """Stop when fewer than about ``below`` people still contribute: the sparse vector technique.
-
-    One comparison every few steps, all of them together for one price: the first time that the noisy number falls
-    below the noisy threshold is ``epsilon``-DP, however often was asked (Dwork & Roth 2014, Theorem 3.23).
-    """
-
-    below: int
-    epsilon: float
-    every: int = 10
-
-    def __post_init__(self) -> None:
-        _check_positive("epsilon", self.epsilon)
-        for name in ("below", "every"):
-            _check_whole(name, getattr(self, name))
-
-
-Stop = StopAtPlateau | StopWhenFew
-
-
 class Watch:
-    """A stopping rule at work. What it tells is released, and paid for."""
+    """A stopping rule (`Plan.shape.stop`) at work. What it tells is released; the plan's ε has it in it."""
 
-    def __init__(self, rule: Stop | None, looks: Looks, first_step: int) -> None:
-        self._rule, self._looks, self._first = rule, looks, first_step
+    def __init__(self, plan: Plan, looks: Looks, right: Right) -> None:
+        self._rule, self._looks, self._right, self._first = plan.shape.stop, looks, right, plan.steps
+        self._answers = np.asarray(plan.levels.rate[plan.level_of] > 0)  # who takes part in training, all the while
         self.told: list[tuple[int, float]] = []
         """(step, noisy answer): public."""
         self._threshold: float | None = None
@@ -75,7 +33,7 @@ class Watch:
         self._best: dict[str, Tensor] | None = None
 
     def price(self, currency: Currency) -> FloatArray:
-        """What all its questions together cost whoever answers them."""
+        """What all its questions together cost whoever answers them, in a filter's currency."""
         match self._rule:
             case None:
                 return np.asarray(0.0)
@@ -84,8 +42,8 @@ class Watch:
             case StopWhenFew(epsilon=epsilon):
                 return np.asarray(currency.pure(epsilon))
 
-    def goes_on(self, steps_taken: int, answers: AnyArray, active: Callable[[], AnyArray]) -> bool:
-        """Whether another step may follow. ``answers`` says whose reserve is there. Asks at public times only."""
+    def goes_on(self, steps_taken: int, active: Callable[[], AnyArray]) -> bool:
+        """Whether another step may follow. Asks at public times only."""
         since = steps_taken - self._first
         if self._rule is None or self._over or self._silent or since % self._rule.every:
             return not self._over
@@ -94,18 +52,21 @@ class Watch:
         source = self._looks.run.source.for_step(steps_taken, _STREAM)
         match self._rule:
             case StopAtPlateau() as rule:
-                self._ask_how_many_right(rule, steps_taken, answers, source)
+                self._ask_how_many_right(rule, steps_taken, source)
             case StopWhenFew() as rule:
-                self._compare(rule, steps_taken, answers & active(), source)
+                self._compare(rule, steps_taken, self._answers & active(), source)
         self._over = self._looks.run.processes.same(self._over)
         return not self._over
 
-    def _ask_how_many_right(self, rule: StopAtPlateau, step: int, answers: AnyArray, source: Randomness) -> None:
+    def _ask_how_many_right(self, rule: StopAtPlateau, step: int, source: Randomness) -> None:
         if self._asked >= rule.most:
             return
         self._asked += 1
-        right = float(self._looks.right(np.flatnonzero(answers), rule.right).sum())
-        noisy = right + rule.noise * float(source.normal(1)[0])
+        right = self._looks.right(np.flatnonzero(self._answers), self._right)
+        noise = rule.noise * float(source.normal(1, torch.float64)[0])
+        # Counts and noise on one grid: else the last digits of their sum would tell the count (Mironov 2012).
+        grain = 2.0 ** (math.floor(math.log2(min(rule.noise, 1.0))) - 20)
+        noisy = float(np.floor(right / grain).sum() * grain) + round(noise / grain) * grain
         self.told.append((step, self._looks.run.processes.same(noisy)))
         values = [value for _, value in self.told]
         since = len(values) - 1 - int(np.argmax(values))
@@ -123,6 +84,7 @@ class Watch:
         if self._threshold is None:
             self._threshold = rule.below + _laplace(2 / rule.epsilon, source)
         few = int(np.count_nonzero(active)) + _laplace(4 / rule.epsilon, source) < self._threshold
+        few = self._looks.run.processes.same(few)  # what others would say with noise of their own would cost again
         self.told.append((step, float(few)))
         self._over = few
 
@@ -157,13 +119,3 @@ def _laplace(scale: float, source: Randomness) -> float:
     """The difference of two exponentials."""
     one, other = source.uniform(2).tolist()
     return scale * (math.log(other) - math.log(one))
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} is {value!r}; it must be finite and positive")
-
-
-def _check_whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")

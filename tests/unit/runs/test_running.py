@@ -145,6 +145,24 @@ def test_a_score_is_counted_right():
     assert model.training
 
 
+def test_a_run_that_follows_spending_says_what_each_person_spent():
+    steps = CONFIG.replace("[model]", "extra_steps = 4\n\n[individual]\nevery = 3\n\n[model]")
+    finished = run(parse_config(steps))
+    folder = Path("privypurse-run")
+    header, *rows = (folder / "spending.csv").read_text(encoding="utf-8").splitlines()
+    assert header == "record,epsilon_promised,epsilon_spent"
+    spent = np.array([row.split(",") for row in rows], dtype=float)
+    np.testing.assert_allclose(spent[:, 2], finished.spending.epsilon(), rtol=1e-4)
+    assert (spent[:, 2] > 0).all()
+    assert (spent[:, 2] <= spent[:, 1]).all()
+    assert (folder / "spending.csv").stat().st_mode & 0o077 == 0
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["steps"] == metrics["fixed_steps"] + 4 == finished.steps
+    assert metrics["filter"] == "rdp"
+    assert "no guarantee" in metrics["sensitive"]["spending"]["about"]
+    assert "active" not in json.dumps({key: value for key, value in metrics.items() if key != "sensitive"})
+
+
 def test_a_run_leaves_model_plan_and_metrics():
     finished = run(parse_config(CONFIG))
     folder = Path("privypurse-run")

@@ -1,0 +1,85 @@
+"""When to end a filtered run: private measurements, planned and paid for before training begins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from privypurse.accounting import Gaussian, PureDP, Release
+from privypurse.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class StopAtPlateau:
+    """Ask every few steps how many people the model gets right, stop when that no longer rises, keep the best model.
+
+    Each of at most ``most`` questions is a count with Gaussian noise of deviation ``noise`` (in people), the first
+    when the filter takes over. Training ends after ``patience`` questions in a row whose answer did not exceed the
+    best one before, and leaves the model that had the best answer: all of them were released, so choosing is free.
+    Everyone who takes part in training answers, also those whose purse is empty by then: the plan has paid for it.
+    """
+
+    noise: float
+    every: int = 5
+    most: int = 10
+    patience: int = 2
+
+    def __post_init__(self) -> None:
+        _check_positive("noise", self.noise)
+        for name in ("every", "most", "patience"):
+            _check_whole(name, getattr(self, name))
+
+    @property
+    def release(self) -> Release:
+        """All its questions, as one person faces them."""
+        return Gaussian(self.noise, self.most)
+
+
+@dataclass(frozen=True)
+class StopWhenFew:
+    """Stop when fewer than about ``below`` people still contribute: the sparse vector technique.
+
+    One comparison every few steps, all of them together for one price: the first time that the noisy number falls
+    below the noisy threshold is ``epsilon``-DP, however often was asked (Dwork & Roth 2014, Theorem 3.23).
+    """
+
+    below: int
+    epsilon: float
+    every: int = 10
+
+    def __post_init__(self) -> None:
+        _check_positive("epsilon", self.epsilon)
+        for name in ("below", "every"):
+            _check_whole(name, getattr(self, name))
+
+    @property
+    def release(self) -> Release:
+        """All its comparisons, as one person faces them."""
+        return PureDP(self.epsilon)
+
+
+Stop = StopAtPlateau | StopWhenFew
+_KINDS: dict[str, type[Stop]] = {"plateau": StopAtPlateau, "few": StopWhenFew}
+
+
+def to_json(stop: Stop) -> dict[str, Any]:
+    """As plain data."""
+    kind = next(name for name, each in _KINDS.items() if isinstance(stop, each))
+    return {"kind": kind, **asdict(stop)}
+
+
+def from_json(content: dict[str, Any]) -> Stop:
+    """What `to_json` gave."""
+    fields = dict(content)
+    return _KINDS[fields.pop("kind")](**fields)
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} is {value!r}; it must be finite and positive")
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")
