@@ -14,6 +14,9 @@ HEAVY = {"torch", "opacus", "pandas", "dp_accounting"}
 """What a plan must be made without: none of them is a dependency of the package."""
 
 
+_LIGHT = ("accounting", "budgets", "plans", "assignment", "stopping", "spending", "pursefile")
+
+
 def module_name(path):
     parts = path.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -61,6 +64,10 @@ def complaints(module, imported):
         wrong |= {x for x in ours if inside(x, "privypurse.accounting", "privypurse.plans", "privypurse.assignment")}
     if part == "privypurse.plans":
         wrong |= {x for x in ours if inside(x, "privypurse.assignment")}
+    if part in ("privypurse.plans", "privypurse.stopping", "privypurse.spending", "privypurse.queries"):
+        wrong |= {x for x in ours if inside(x, "privypurse.training")}
+    if part == "privypurse.queries":
+        wrong |= {x for x in ours if inside(x, "privypurse.plans", "privypurse.assignment")}
     if part == "privypurse.assignment":
         wrong |= {x for x in ours if inside(x, "privypurse.cli", "privypurse.datasets")}
     if part != "privypurse.cli":
@@ -69,7 +76,7 @@ def complaints(module, imported):
         wrong |= ours & {"privypurse"}
     if part not in ("privypurse.cli", "privypurse.runs"):
         wrong |= {x for x in ours if inside(x, "privypurse.runs")}  # a whole run stands above everything it uses
-    if part in {f"privypurse.{name}" for name in ("accounting", "budgets", "plans", "assignment")}:
+    if part in {f"privypurse.{name}" for name in _LIGHT}:
         wrong |= {x for x in imported if x.split(".")[0] in HEAVY}
     return sorted(f"{module} imports {name}" for name in wrong)
 
@@ -92,6 +99,9 @@ def test_the_modules_that_the_rules_name_exist():
         "datasets",
         "arrays",
         "errors",
+        "queries",
+        "spending",
+        "stopping",
     ):
         assert f"privypurse.{name}" in MODULES
 
@@ -118,6 +128,9 @@ PLANTED = {
     "assignment of data": ("privypurse.assignment.sample", "from privypurse import datasets"),
     "the command line": ("privypurse.summaries", "from privypurse.cli import main"),
     "a whole run": ("privypurse.summaries", "from privypurse.runs.config import RunConfig"),
+    "questions of training": ("privypurse.queries.analyst", "from privypurse.training.randomness import randomness"),
+    "questions of plans": ("privypurse.queries.statistics", "from privypurse.plans import Plan"),
+    "a reading of training": ("privypurse.spending", "from privypurse.training import run"),
     "torch": ("privypurse.accounting.pld", "import torch.nn as nn"),
     "pandas": ("privypurse.budgets", "try:\n    import pandas as pd\nexcept ImportError:\n    pd = None"),
     "opacus": ("privypurse.assignment.scale", "from opacus.accountants import RDPAccountant"),
