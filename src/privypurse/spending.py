@@ -18,7 +18,7 @@ from privypurse.plans import Plan
 class Spending:
     """What a training run cost each person, by how large their gradients were.
 
-    Guarantee: none. ``reading.text`` says what its ε is (rule 11); the guarantee is the plan's, ``plan.spent()`` or,
+    Guarantee: none. ``text`` says what its ε is (rule 11); the guarantee is the plan's, ``plan.spent()`` or,
     with a filter, the purse. Everything here is sensitive (rule 6): a person may see their own with `of`, everybody
     else only statistics that are private themselves (`privypurse.queries.statistics`).
     """
@@ -35,6 +35,14 @@ class Spending:
     def reading(self) -> Reading:
         """Exact, or an estimate."""
         return self.meter.reading if isinstance(self.meter, Odometer) else Reading.EXACT
+
+    @property
+    def text(self) -> str:
+        """What its ε is, and what it is not, in words."""
+        questions = (
+            " The questions of the stopping rule, which the plan paid for, are not in it." if self.told else ""
+        )
+        return self.reading.text + questions
 
     def epsilon(self, accountant: str = "pld", progress: Progress | None = None) -> FloatArray:
         """For each record its person's ε at their δ on this trajectory, by "pld" (tighter) or "rdp".

@@ -81,5 +81,5 @@ def _show(finished: Finished, seed: int | None, console: Console) -> None:
     if seed is not None:
         console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]", highlight=False)
     if finished.spending is not None:
-        console.print(f"spending.csv: {finished.spending.reading.text} Sensitive.", highlight=False)
+        console.print(f"spending.csv: {finished.spending.text} Sensitive.", highlight=False)
     console.print(f"model.pt, plan.json, metrics.json written to {as_it_is(str(finished.folder))}", highlight=False)

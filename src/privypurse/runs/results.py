@@ -86,7 +86,7 @@ def metrics_of(
 
 def _spending(spending: Spending) -> dict[str, Any]:
     return {
-        "about": spending.reading.text,
+        "about": spending.text,
         "file": SPENDING,
         "active": [{"step": step, "people": people} for step, people in spending.active],
     }

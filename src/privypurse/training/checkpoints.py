@@ -40,6 +40,8 @@ class Checkpoints:
             self._parts["scheduler"] = scheduler
         self._written = time.monotonic()
         self._between_steps = self._generators()
+        self._answers = 0
+        run.saves_answers = folder is not None
 
     @property
     def _path(self) -> Path:
@@ -73,6 +75,16 @@ class Checkpoints:
             if self._run.device.type == "cuda":
                 torch.cuda.set_rng_state(state["generators"]["cuda"].cpu(), self._run.device)
         self._between_steps = self._generators()
+        self._answers = self._answered()
+
+    def before_step(self) -> None:
+        """Save an answer of the stopping rule before anything follows from it: it is not asked for twice."""
+        if self._answered() != self._answers:
+            self._answers = self._answered()
+            self.write()
+
+    def _answered(self) -> int:
+        return 0 if self._run.following is None else self._run.following.answers
 
     def after_step(self) -> None:
         """Save if it is time."""

@@ -95,6 +95,11 @@ class Following(Protocol):
         """Go on at step ``now`` from what was known at step ``saved``: charge in full what is not known."""
         ...
 
+    @property
+    def answers(self) -> int:
+        """How many questions of the stopping rule were answered."""
+        ...
+
     def spending(self) -> Spending: ...
     def state(self) -> dict[str, Any]: ...
     def restore(self, state: dict[str, Any]) -> None: ...
@@ -217,6 +222,10 @@ class ByLevels:
             self._overdue = True
             self._publish()
 
+    @property
+    def answers(self) -> int:
+        return len(self._watch.told)
+
     def spending(self) -> Spending:
         return Spending(self._plan, self.odometer, tuple(self._active), tuple(self._watch.told))
 
@@ -304,6 +313,10 @@ class EveryStep:
         self._watch.resumed(saved, now)
         in_full = self._looks.run.clip_norms.square() * (now - saved)
         self._spent.copy_(torch.minimum(self._spent + in_full, self._total))  # the filter was at work in them too
+
+    @property
+    def answers(self) -> int:
+        return len(self._watch.told)
 
     def spending(self) -> Spending:
         squares = self._spent[:-1].cpu().numpy() / self._unit**2

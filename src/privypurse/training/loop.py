@@ -134,6 +134,7 @@ def train(
             goal = plan.all_steps if steps is None else min(steps, plan.all_steps)
             stopped = False
             while run.steps_taken < goal and not (stopped := not run.prepare()):
+                saved.before_step()
                 loss = next(batches)
                 run.release()
                 optimizer.step()

@@ -61,6 +61,8 @@ class PrivateRun:
         self.clip_norms = torch.as_tensor(np.append(plan.levels.clip_norm[plan.level_of], 0.0), device=self.device)
         """Of every unit, and behind them a 0 for what is nobody's."""
         self.following: Following | None = None
+        self.saves_answers = False
+        """Whether each answer of a stopping rule is in a checkpoint before the step after it."""
         self._digest = planfile.digest(plan)
         self._closed, self._process = False, os.getpid()
         if self.processes.same(self._digest) != self._digest:

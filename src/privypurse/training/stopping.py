@@ -89,8 +89,11 @@ class Watch:
         self._over = few
 
     def resumed(self, saved: int, now: int) -> None:
-        """What may have been asked between a checkpoint and a crash is not asked again: it would cost once more."""
-        if self._rule is None:
+        """What may have been asked between a checkpoint and a crash is not asked again: it would cost once more.
+
+        A run that saves every answer before anything follows from it, and lost no step, lost no question either.
+        """
+        if self._rule is None or (saved == now and self._looks.run.saves_answers):
             return
         known = {step for step, _ in self.told}
         times = range(self._first, now + 1, self._rule.every)

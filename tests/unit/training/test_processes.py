@@ -167,3 +167,43 @@ def _wrapped(rank: int) -> None:
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
     assert optimizer.steps_taken == 3
+
+
+def followed(rank: int, plans: list[pp.Plan], dataset: TensorDataset) -> list[Any]:
+    results = []
+    for plan in plans:
+        model = network(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # everywhere the same gradients, whoever was drawn
+        report = pp.train(model, optimizer, dataset, plan, LOSS, individual=pp.Individual(every=3))
+        results.append([report.steps, np.array(report.spending.meter.counts), report.spending.told])
+    return results
+
+
+@pytest.mark.parametrize("person", [None, np.repeat(np.arange(10), 4)], ids=["records", "persons"])
+def test_spending_is_followed_across_processes(tmp_path: Path, person: object) -> None:
+    """Levels as in one process; and one answer to each question, not one of every process, which would cost again."""
+    budgets = pp.Budgets(np.full(40, 3.0), delta=1e-5, person=person)
+    stops = [
+        pp.StopAtPlateau(noise=30.0, every=2, most=3, patience=9),
+        pp.StopWhenFew(below=20, epsilon=0.05, every=1),
+    ]
+    shape: dict[str, Any] = {"steps": 6, "batch_size": 3, "extra_steps": 12, "clip_norm": 2.0, "accountant": "rdp"}
+    plans, dataset = [pp.plan(budgets, "scale", stop=stop, **shape) for stop in stops], data(40)
+    first, second = together(tmp_path, followed, plans, dataset)
+    for one, other in zip(first, second, strict=True):
+        assert one[0] == other[0]
+        assert np.array_equal(one[1], other[1])
+        assert one[2] == other[2]
+    assert first[0][0] == 18
+    assert len(first[0][2]) == 3
+    (alone,) = followed(0, plans[:1], dataset)
+    assert np.array_equal(alone[1], first[0][1])
+
+
+def refused(rank: int, plan: pp.Plan, dataset: TensorDataset) -> None:
+    with pytest.raises(pp.InvalidInput, match="runs in one process"):
+        trained(rank, plan, dataset, individual=pp.Individual())
+
+
+def test_full_batch_spending_is_followed_in_one_process_only(tmp_path: Path) -> None:
+    together(tmp_path, refused, planned(40, 3, 40), data(40))
