@@ -60,19 +60,20 @@ class StopWhenFew:
 
 
 Stop = StopAtPlateau | StopWhenFew
-_KINDS: dict[str, type[Stop]] = {"plateau": StopAtPlateau, "few": StopWhenFew}
+KINDS: dict[str, type[Stop]] = {"plateau": StopAtPlateau, "few": StopWhenFew}
+"""By the names that files use."""
 
 
 def to_json(stop: Stop) -> dict[str, Any]:
     """As plain data."""
-    kind = next(name for name, each in _KINDS.items() if isinstance(stop, each))
+    kind = next(name for name, each in KINDS.items() if isinstance(stop, each))
     return {"kind": kind, **asdict(stop)}
 
 
 def from_json(content: dict[str, Any]) -> Stop:
     """What `to_json` gave."""
     fields = dict(content)
-    return _KINDS[fields.pop("kind")](**fields)
+    return KINDS[fields.pop("kind")](**fields)
 
 
 def _check_positive(name: str, value: Any) -> None:

@@ -9,11 +9,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from privypurse import stopping
 from privypurse.assignment import METHODS
 from privypurse.budgets import DEFAULT_DELTA
 from privypurse.encoding import Categories, Encoding, Range
 from privypurse.errors import InvalidInput
 from privypurse.runs.sections import Section, unknown
+from privypurse.stopping import Stop
 
 BUILT_IN = ("adult", "mnist", "fashion-mnist", "cifar10", "svhn")
 ACTIVATIONS = ("relu", "tanh")
@@ -75,6 +77,7 @@ class NewPlan:
     accountant: str = "pld"
     threshold: float | None = None
     extra_steps: int = 0
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True)
@@ -293,6 +296,7 @@ def _plan(value: Any) -> NewPlan | Path:
     method, accountant = section.text("method") or "sample", section.text("accountant") or "pld"
     clip_norm, noise_multiplier = section.number("clip_norm"), section.number("noise_multiplier")
     threshold, extra_steps = section.number("threshold"), section.whole("extra_steps")
+    stop = section.section("stop")
     section.finish()
     if steps is None:
         raise section.need("steps", "the number of training steps")
@@ -311,7 +315,20 @@ def _plan(value: Any) -> NewPlan | Path:
         accountant=accountant,
         threshold=threshold,
         extra_steps=extra_steps or 0,
+        stop=None if stop is None else _stop(stop),
     )
+
+
+def _stop(section: Section) -> Stop:
+    kind = section.text("kind")
+    fields = section.rest()
+    if kind not in stopping.KINDS:
+        raise unknown("[plan] stop: there is no kind", str(kind), stopping.KINDS)
+    try:
+        return stopping.from_json({"kind": kind, **fields})
+    except (TypeError, InvalidInput) as error:
+        needed = {"plateau": "noise (and every, most, patience)", "few": "below and epsilon (and every)"}[kind]
+        raise InvalidInput(f"[plan] stop of kind {kind!r} needs {needed}: {error}") from None
 
 
 def _individual(section: Section) -> Followed:

@@ -57,6 +57,7 @@ def _made(asked: NewPlan, budgets: Budgets, progress: Progress | None) -> Plan:
         clip_norm=asked.clip_norm,
         noise_multiplier=asked.noise_multiplier,
         extra_steps=asked.extra_steps,
+        stop=asked.stop,
         accountant=asked.accountant,
         progress=progress,
     )

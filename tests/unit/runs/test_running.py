@@ -163,6 +163,30 @@ def test_a_run_that_follows_spending_says_what_each_person_spent():
     assert "active" not in json.dumps({key: value for key, value in metrics.items() if key != "sensitive"})
 
 
+def test_a_stopping_rule_comes_from_the_file():
+    rule = 'stop = { kind = "plateau", noise = 30, most = 4 }'
+    assert edited(("[model]", f"extra_steps = 4\n{rule}\n[model]")).plan.stop == pp.StopAtPlateau(noise=30, most=4)
+    few = edited(("[model]", 'extra_steps = 4\nstop = { kind = "few", below = 9, epsilon = 0.1 }\n[model]'))
+    assert few.plan.stop == pp.StopWhenFew(below=9, epsilon=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ('{ kind = "plato", noise = 3 }', "plateau"),
+        ("{ noise = 3 }", "kind"),
+        ('{ kind = "plateau" }', "noise"),
+        ('{ kind = "plateau", noise = -1 }', "positive"),
+        ('{ kind = "plateau", noise = 3, offten = 2 }', "offten"),
+        ('{ kind = "few", below = 2.5, epsilon = 1 }', "below"),
+        ('"plateau"', "stop"),
+    ],
+)
+def test_a_stopping_rule_that_means_nothing_is_refused(rule, said):
+    with pytest.raises(pp.InvalidInput, match=said):
+        edited(("[model]", f"extra_steps = 4\nstop = {rule}\n[model]"))
+
+
 def test_a_run_leaves_model_plan_and_metrics():
     finished = run(parse_config(CONFIG))
     folder = Path("privypurse-run")
