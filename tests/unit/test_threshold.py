@@ -1,0 +1,130 @@
+"""Threshold sampling: probabilities as the paper defines them, and the best threshold against brute force."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privypurse.assignment.threshold import (
+    AdaptiveLoss,
+    FixedLoss,
+    PrintedLoss,
+    Wastes,
+    best_threshold,
+    probabilities,
+)
+from privypurse.errors import InvalidInput
+
+BUDGETS = st.lists(st.floats(0.01, 20.0), min_size=1, max_size=30)
+LOSSES = [FixedLoss(), FixedLoss(0.3, 0.7), AdaptiveLoss(), PrintedLoss()]
+
+
+def wastes_by_hand(budgets, tau):
+    """Heo et al. (2023), the two sums under Equation 6, term by term."""
+    u = sum(e * (1 - math.expm1(e) / math.expm1(tau)) for e in budgets if e < tau)
+    s = sum(e - tau for e in budgets if e > tau)
+    return u, s
+
+
+def loss_by_hand(loss, u, s):
+    if isinstance(loss, FixedLoss):
+        return loss.unsampled * u + loss.surplus * s
+    if u + s == 0:
+        return 0.0
+    if isinstance(loss, PrintedLoss):
+        return 2 * u * s / (u + s)
+    return u / (u + s) * u + s / (u + s) * s
+
+
+@settings(max_examples=150, deadline=None)
+@given(BUDGETS, st.floats(0.01, 20.0))
+def test_wastes_are_the_sums_of_the_paper(budgets, tau):
+    u, s = Wastes(np.array(budgets)).at(np.array([tau]))
+    by_hand = wastes_by_hand(budgets, tau)
+    scale = sum(budgets)
+    assert u[0] == pytest.approx(by_hand[0], abs=1e-12 * scale)
+    assert s[0] == pytest.approx(by_hand[1], abs=1e-12 * scale)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{type(loss).__name__}{getattr(loss, 'surplus', '')}")
+@settings(max_examples=50, deadline=None)
+@given(BUDGETS)
+def test_no_threshold_is_better(loss, budgets):
+    """A fine grid, and every budget itself, term by term: nothing is below what was found."""
+    found = best_threshold(np.array(budgets), loss)
+    assert min(budgets) <= found <= max(budgets)
+    reached = loss_by_hand(loss, *wastes_by_hand(budgets, found))
+    grid = [*np.linspace(min(budgets), max(budgets), 100).tolist(), *budgets]
+    others = min(loss_by_hand(loss, *wastes_by_hand(budgets, tau)) for tau in grid)
+    assert reached <= others + 1e-9 * sum(budgets)
+
+
+def test_a_coarse_grid_would_miss_it():
+    """The broken twin: a hundred steps over the range, as is usual."""
+    budgets = np.concatenate([np.full(100, 1.0), np.full(500, 1.0371), np.full(10, 20.0)])
+    found = best_threshold(budgets, FixedLoss())
+    grid = np.linspace(1.0, 20.0, 101)
+    loss = FixedLoss()
+    on_grid = min(loss_by_hand(loss, *wastes_by_hand(budgets.tolist(), tau)) for tau in grid.tolist())
+    assert loss_by_hand(loss, *wastes_by_hand(budgets.tolist(), found)) < on_grid - 0.1
+
+
+@settings(max_examples=300, deadline=None)
+@given(*[st.floats(0, 50)] * 4, st.floats(0, 1), st.floats(0, 1))
+def test_the_least_of_a_box_is_a_lower_bound(a, b, c, d, x, y):
+    (u_low, u_high), (s_low, s_high) = sorted((a, b)), sorted((c, d))
+    u, s = u_low + x * (u_high - u_low), s_low + y * (s_high - s_low)
+    box = tuple((np.array([low]), np.array([high])) for low, high in ((u_low, u_high), (s_low, s_high)))
+    for loss in LOSSES:
+        assert loss.least(*box)[0] <= loss_by_hand(loss, u, s) * (1 + 1e-12) + 1e-12
+
+
+def test_printed_the_adaptive_loss_is_degenerate():
+    """Equation 7 as printed is smallest where somebody's whole budget is wasted: at an end of the range."""
+    budgets = np.array([0.1, 0.5, 1.0, 2.0, 5.0])
+    assert best_threshold(budgets, PrintedLoss()) in (0.1, 5.0)
+    assert 0.1 < best_threshold(budgets, AdaptiveLoss()) < 5.0
+
+
+def test_probabilities_are_definition_4_1():
+    found = probabilities(np.array([0.5, 1.0, 2.0]), 1.0)
+    assert found[0] == pytest.approx(math.expm1(0.5) / math.expm1(1.0))
+    assert found[0] == pytest.approx(0.3775, abs=5e-5)  # the figure of rule 1
+    assert found[1:].tolist() == [1.0, 1.0]
+
+
+def test_budgets_beyond_what_an_exponential_holds():
+    budgets = np.array([1.0, 5e3, 9e3])
+    assert probabilities(budgets, 9e3).tolist() == [0.0, 0.0, 1.0]
+    assert 1.0 <= best_threshold(budgets) <= 9e3
+
+
+def test_alike_budgets_have_one_threshold():
+    assert best_threshold(np.array([2.0])) == 2.0
+    assert best_threshold(np.full(1000, 0.3)) == 0.3
+
+
+def test_a_million_different_budgets():
+    budgets = np.random.default_rng(0).uniform(0.1, 10, 1_000_000)
+    for loss in (FixedLoss(), AdaptiveLoss()):
+        found = best_threshold(budgets, loss)
+        at = np.linspace(0.1, 10, 1001)
+        assert loss(*Wastes(budgets).at(np.array([found])))[0] <= loss(*Wastes(budgets).at(at)).min()
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+def test_bad_input(wrong):
+    with pytest.raises(InvalidInput, match="positive"):
+        best_threshold(np.array([1.0, wrong]))
+    with pytest.raises(InvalidInput, match="threshold"):
+        probabilities(np.array([1.0]), wrong)
+    with pytest.raises(InvalidInput, match="empty"):
+        best_threshold(np.array([]))
+
+
+@pytest.mark.parametrize("wrong", [-0.1, math.nan, math.inf])
+def test_weights_are_not_negative(wrong):
+    with pytest.raises(InvalidInput, match="weight"):
+        FixedLoss(wrong, 0.5)
