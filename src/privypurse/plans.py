@@ -91,7 +91,8 @@ class TrainingShape:
         """What a person faces who takes these steps: the stopping rule's questions too, if they take part at all."""
         if self.stop is None or step.rate == 0 or step.count < self.steps:
             return step
-        return Composed((step, self.stop.release))
+        # Whoever is in every step is filtered in Gaussian DP, which has to hold fixed steps and questions together.
+        return Composed((step, self.stop.gaussian if step.rate == 1 else self.stop.release))
 
     def with_noise(self, noise_multiplier: float) -> TrainingShape:
         """The same shape, with the noise multiplier solved."""
@@ -190,6 +191,16 @@ class Plan:
     def steps(self) -> int:
         """The steps that everyone takes, fixed beforehand."""
         return self.shape.steps
+
+    @property
+    def extra_steps(self) -> int:
+        """The steps that may follow under a filter."""
+        return self.shape.extra_steps
+
+    @property
+    def stop(self) -> Stop | None:
+        """What may end them early."""
+        return self.shape.stop
 
     @property
     def all_steps(self) -> int:

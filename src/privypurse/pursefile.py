@@ -89,8 +89,9 @@ class PurseFile:
         differs = [name for name in {**found, **self._identity} if found.get(name) != self._identity.get(name)]
         if differs:
             raise InvalidInput(
-                f"the purses {self._path} belong to another {' and another '.join(differs)}; go on with the one they "
-                "were opened for, or give this one a file of its own"
+                f"the purses {self._path} belong to another {' and another '.join(differs)}. For the same people, go "
+                "on with what they were opened for: purses of several data sets do not add up by themselves. A new "
+                "file starts with full purses, so it is for other people only"
             )
 
     def write(self, **arrays: AnyArray) -> None:

@@ -14,7 +14,7 @@ from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Spending:
     """What a training run cost each person, by how large their gradients were.
 
@@ -29,7 +29,12 @@ class Spending:
     active: tuple[tuple[int, int], ...] = ()
     """(step, how many people could still contribute): the curve of Feldman & Zrnic (2021), Figure 1."""
     told: tuple[tuple[int, float], ...] = ()
-    """(step, answer) of the stopping rule's questions: released and paid for, so public."""
+    """(step, answer) of the stopping rule's questions: released and paid for, so public. `StopWhenFew`: 1 is few."""
+    lost: int = 0
+    """Steps that a crash left nothing known of but their number; they are charged in full."""
+
+    def __repr__(self) -> str:
+        return f"Spending({self.plan.people:,} people, {self.reading}; sensitive: epsilon(), of(record), active)"
 
     @property
     def reading(self) -> Reading:
@@ -39,15 +44,15 @@ class Spending:
     @property
     def text(self) -> str:
         """What its ε is, and what it is not, in words."""
-        questions = (
-            " The questions of the stopping rule, which the plan paid for, are not in it." if self.told else ""
-        )
-        return self.reading.text + questions
+        lost = f" Of {self.lost:,} steps before a crash only the number is known; they count in full."
+        questions = " The stopping rule's questions, which the plan paid for, are not in it."
+        return self.reading.text + (lost if self.lost else "") + (questions if self.told else "")
 
     def epsilon(self, accountant: str = "pld", progress: Progress | None = None) -> FloatArray:
         """For each record its person's ε at their δ on this trajectory, by "pld" (tighter) or "rdp".
 
-        Of the steps: the questions of a stopping rule (``told``) are not in it.
+        Of the steps: the questions of a stopping rule (``told``) are not in it. Never more than the ε promised, which
+        is proved for every trajectory and may be the tighter of the two.
         """
         by_person = self.epsilon_by_person(accountant, progress)
         return frozen(by_person if self.plan.owner is None else by_person[self.plan.owner])
@@ -64,6 +69,10 @@ class Spending:
         return float(self._epsilon(np.array([person], dtype=np.int64), accountant, None)[0])
 
     def _epsilon(self, who: IntArray, accountant: str, progress: Progress | None) -> FloatArray:
+        found = self._measured(who, accountant, progress)
+        return np.minimum(found, self.plan.levels.epsilon[self.plan.level_of[who]])
+
+    def _measured(self, who: IntArray, accountant: str, progress: Progress | None) -> FloatArray:
         delta = self.plan.levels.delta[self.plan.level_of[who]]
         if isinstance(self.meter, Odometer):
             return self.meter.epsilon(delta, accountant, who, progress)

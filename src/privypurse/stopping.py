@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from privypurse.accounting import Gaussian, PureDP, Release
+from privypurse.accounting.filters import CURRENCIES
 from privypurse.errors import InvalidInput
 
 
@@ -35,6 +36,11 @@ class StopAtPlateau:
         """All its questions, as one person faces them."""
         return Gaussian(self.noise, self.most)
 
+    @property
+    def gaussian(self) -> Release:
+        """The same, as a filter in Gaussian DP pays for it."""
+        return self.release
+
 
 @dataclass(frozen=True)
 class StopWhenFew:
@@ -57,6 +63,11 @@ class StopWhenFew:
     def release(self) -> Release:
         """All its comparisons, as one person faces them."""
         return PureDP(self.epsilon)
+
+    @property
+    def gaussian(self) -> Release:
+        """The same, as a filter in Gaussian DP pays for it: a little more than the comparisons cost."""
+        return Gaussian(1.0 / math.sqrt(float(CURRENCIES["gdp"].pure(self.epsilon))))
 
 
 Stop = StopAtPlateau | StopWhenFew

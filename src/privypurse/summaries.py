@@ -38,8 +38,8 @@ def facts(plan: Plan) -> list[str]:
     ]
     if plan.filter is not None:
         lines.append(
-            f"up to {plan.shape.extra_steps:,} steps may follow, for those whose purse still pays: a {plan.filter} "
-            "filter keeps everyone within the ε promised" + _SPLIT[plan.filter]
+            f"up to {plan.shape.extra_steps:,} steps may follow, for those whose purse still pays: a filter "
+            f"({plan.filter}) keeps everyone within the ε promised" + _SPLIT[plan.filter]
         )
         if plan.shape.stop is not None:
             lines.append(f"they end early by private questions, paid for in the ε certified: {plan.shape.stop}")
@@ -60,7 +60,10 @@ def text(plan: Plan, most: int = 12) -> str:
 
 
 _ACCOUNTANTS = {"pld": "privacy loss distributions (pld)", "rdp": "Rényi divergences (rdp)"}
-_SPLIT = {"gdp": "", "rdp": ", with a tenth of δ; the table is what the fixed steps cost at the rest"}
+_SPLIT = {
+    "gdp": ". The table shows what the fixed steps alone cost",
+    "rdp": ". The table shows what the fixed steps alone cost, at nine tenths of δ; the last tenth is the filter's",
+}
 ROUNDED = (
     "ε promised is each budget, rounded down to the ladder (by less than 1 %). It holds against whoever sees every "
     "step and the model, if training draws people by independent coins with exactly these rates."

@@ -129,7 +129,7 @@ def test_summaries_say_it():
     _, plan = planned(stop=PLATEAU)
     text = plan.summary()
     assert "50 steps may follow" in text
-    assert "rdp filter" in text
+    assert "a filter (rdp) keeps everyone within the ε promised" in text
     assert "StopAtPlateau" in text
 
 
@@ -166,3 +166,16 @@ def test_questions_need_noise(wrong):
 def test_counts_of_questions_are_whole(name, wrong):
     with pytest.raises(pp.InvalidInput, match=name):
         pp.StopAtPlateau(noise=1.0, **{name: wrong})
+
+
+def test_full_batches_hold_their_comparisons_in_gaussian_dp():
+    """What the filter sets aside for them is in the plan: the fixed steps are paid for beside it."""
+    budgets, plan = planned("scale", batch_size=600, stop=pp.StopWhenFew(below=10, epsilon=0.05))
+    plan.check(budgets)
+    held = pp.Filter(plan.levels.epsilon, plan.levels.delta)
+    noise = plan.noise_multiplier * plan.clip_norm / plan.levels.clip_norm
+    fixed = plan.steps / noise**2
+    assert (fixed + float(held.currency.pure(0.05)) <= held.total * (1 + 1e-6)).all()
+    assert (fixed + float(held.currency.pure(0.05)) >= held.total * 0.97).all()
+    with pytest.raises(pp.InfeasibleBudget, match="questions"):
+        planned("scale", batch_size=600, stop=pp.StopWhenFew(below=10, epsilon=1.0))

@@ -155,7 +155,7 @@ class Filter:
                 )
             currency = CURRENCIES[currency]
         self.currency = currency
-        eps, dlt = np.broadcast_arrays(np.asarray(epsilon, np.float64), np.asarray(delta, np.float64))
+        eps, dlt = np.broadcast_arrays(np.atleast_1d(np.asarray(epsilon, np.float64)), np.asarray(delta, np.float64))
         if not ((eps >= 0) & np.isfinite(eps) & (dlt > 0) & (dlt < 1)).all():
             raise InvalidInput("a filter needs ε ≥ 0 and δ in (0, 1) for everyone")
         self.total = frozen(currency.purse(eps, dlt) * _SUMMING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,11 +34,13 @@ would let everybody pay again from a full purse. It is refused for another table
 costs four times as much.
 
 examples (make a table first):
-  printf 'age,city,pay,epsilon\\n34,Oslo,410,1\\n71,Bergen,300,0.5\\n68,Oslo,350,2\\n' > people.csv
-  privypurse query people.csv --epsilon epsilon count --where "age >= 65 and city == 'Oslo'" --noise 10
-  privypurse query people.csv --epsilon epsilon mean pay --lower 0 --upper 1000 --noise 10
-  privypurse query people.csv --epsilon epsilon histogram city --categories Oslo,Bergen --noise 10
-  privypurse query people.csv --epsilon epsilon histogram age --edges 0,18,65,120 --noise 10
+  python3 -c 'print("age,city,pay,epsilon"); [
+    print(18 + i % 70, ("Oslo", "Bergen")[i % 3 % 2], 300 + i % 200, 1 + i % 2, sep=",") for i in range(2000)
+  ]' > people.csv
+  privypurse query people.csv --epsilon epsilon count --where "age >= 65 and city == 'Oslo'" --noise 20
+  privypurse query people.csv --epsilon epsilon mean pay --lower 0 --upper 1000 --noise 20
+  privypurse query people.csv --epsilon epsilon histogram city --categories Oslo,Bergen --noise 20
+  privypurse query people.csv --epsilon epsilon histogram age --edges 0,18,65,120 --noise 20
 
 with one ε for all, and a column that says whose record it is:
   privypurse query visits.parquet --epsilon 1 --person patient sum cost --lower 0 --upper 5000 --noise 50000
@@ -45,36 +48,50 @@ with one ε for all, and a column that says whose record it is:
 conditions (--where): column names (`in backticks` if they hold spaces), numbers, 'text', == != < <= > >=, in (…),
 not in, and, or, not, + - * /. A missing cell makes a comparison false.
 """
+_OPTION = re.compile(r"(?<!['\w])(categories|edges)=?(?!['\w])")  # as the library's errors name them
 _NOISE = "standard deviation of the noise"
+_BEFORE = "privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purses FILE]"
+_BOUNDS = " --lower NUMBER --upper NUMBER"
+_USAGE = {"count": "", "sum": f" COLUMN{_BOUNDS}", "mean": f" COLUMN{_BOUNDS}",
+          "histogram": " COLUMN (--categories A,B,… | --edges 0,10,…)"}  # fmt: skip
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("table", help="the .csv or .parquet file of people")
+    command.usage = f"{_BEFORE}\n       QUESTION …  (count, sum, mean or histogram; then --help)"
+    command.add_argument("table", metavar="TABLE", help="the .csv or .parquet file of people")
     who = command.add_argument_group("who holds what")
     who.add_argument("--epsilon", metavar="COLUMN|ε", default="epsilon", type=_number_or_name,
                      help='column of budgets, or one ε for all (default: the column "epsilon")')  # fmt: skip
-    who.add_argument("--delta", default=1e-5, type=_number_or_name, help="a number or a column (default: 1e-5)")
+    who.add_argument("--delta", metavar="COLUMN|δ", default=1e-5, type=_number_or_name,
+                     help="column of δ, or one for all (default: 1e-5)")  # fmt: skip
     who.add_argument("--person", metavar="COLUMN", help="column of ids: records of one person are one unit")
     who.add_argument(
         "--purses", metavar="FILE", help="where spending is kept (default: the table's name and .purses)"
     )
     command.add_argument("--seed", type=int, help="repeatable noise, for tests: NOT private")
-    questions = command.add_subparsers(title="questions", dest="question", required=True, metavar="QUESTION")
+    questions = command.add_subparsers(title="questions", dest="question", required=True, metavar="QUESTION",
+                                       prog="privypurse query TABLE")  # fmt: skip
     count = questions.add_parser("count", help="how many people")
     total = questions.add_parser("sum", help="the sum of a column")
     mean = questions.add_parser("mean", help="the mean of a column")
-    histogram = questions.add_parser("histogram", help="how many rows in each category, or between edges")
+    histogram = questions.add_parser("histogram", help="how many in each category, or between edges")
     for question in (total, mean):
-        question.add_argument("column")
-        question.add_argument("--lower", type=float, required=True, help="public bound of what a person adds")
-        question.add_argument("--upper", type=float, required=True, help="public bound of what a person adds")
-    histogram.add_argument("column")
+        question.add_argument("column", metavar="COLUMN")
+        question.add_argument(
+            "--lower", metavar="NUMBER", type=float, required=True, help="public bound of what a person adds"
+        )
+        question.add_argument(
+            "--upper", metavar="NUMBER", type=float, required=True, help="public bound of what a person adds"
+        )
+    histogram.add_argument("column", metavar="COLUMN")
     bins = histogram.add_mutually_exclusive_group(required=True)
     bins.add_argument("--categories", metavar="A,B,…", help="public values of the column")
     bins.add_argument("--edges", metavar="0,10,…", type=_numbers, help="public bounds of bins")
     for question in (count, total, mean, histogram):
+        name = question.prog.rpartition(" ")[2]
+        question.usage = f"{_BEFORE}\n       {name}{_USAGE[name]} --noise NUMBER [--where CONDITION]"
         on_both = ", in people, on count and scaled sum" if question is mean else ""
-        question.add_argument("--noise", type=float, required=True, help=_NOISE + on_both)
+        question.add_argument("--noise", metavar="NUMBER", type=float, required=True, help=_NOISE + on_both)
         question.add_argument("--where", metavar="CONDITION", help="rows to look at (default: all)")
 
 
@@ -86,9 +103,10 @@ def run(options: argparse.Namespace, console: Console) -> None:
     purses = options.purses or f"{options.table}.purses"
     if Path(purses).resolve() == Path(options.table).resolve():
         raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
+    budgets, opened = _budgets(options, table), not Path(purses).exists()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # said below, in red
-        analyst = Analyst(table, _budgets(options, table), purses=purses, seed=options.seed)
+        analyst = Analyst(table, budgets, purses=purses, seed=options.seed)
     try:
         with analyst:
             answer = _asked(analyst, options)
@@ -97,6 +115,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
     _show(answer, options, console)
     if options.seed is not None:
         console.print(f"[bold red]seeded with {options.seed}: a test, NOT private[/]", highlight=False)
+    if opened:
+        said = f"new purses for {budgets.people:,} people: {as_it_is(str(purses))}"
+        console.print(said, highlight=False, soft_wrap=True)
     console.print(f"spending is kept in {as_it_is(str(purses))}; keep it as long as the data", highlight=False)
 
 
@@ -121,23 +142,29 @@ def _asked(analyst: Analyst, options: argparse.Namespace) -> Answer:
             return analyst.sum(options.column, lower=options.lower, upper=options.upper, **shared)
         case "mean":
             return analyst.mean(options.column, lower=options.lower, upper=options.upper, **shared)
-    if options.edges is not None:
-        return analyst.histogram(options.column, edges=options.edges, **shared)
-    return analyst.histogram(options.column, categories=_categories(options.categories), **shared)
+    try:
+        if options.edges is not None:
+            return analyst.histogram(options.column, edges=options.edges, **shared)
+        return analyst.histogram(options.column, categories=_categories(options.categories), **shared)
+    except pp.InvalidInput as error:
+        raise pp.InvalidInput(_OPTION.sub(r"--\1", str(error))) from None
 
 
 def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None:
+    from privypurse.queries.answers import in_short
+
     if options.question == "histogram":
-        shown = Table(as_it_is(options.column), "rows")
+        shown = Table(as_it_is(options.column), "count")
         shown.columns[1].justify = "right"
         for name, value in zip(_bin_names(options), np.atleast_1d(answer.value), strict=True):
             shown.add_row(as_it_is(name), _rounded(float(value), answer.noise))
         console.print(shown)
     else:
-        spread = answer.noise
-        if options.question == "mean":  # of the quotient, by the noisy count
-            spread *= (options.upper - options.lower) / 2 / max(float(answer.released[1]), 1.0)
-        console.print(f"[bold]{options.question}: {_rounded(float(answer), spread)}[/]", highlight=False)
+        about = "" if answer.error is None else f" ± about {in_short(answer.error)}"
+        value = _rounded(float(answer), answer.error or answer.noise)
+        console.print(f"[bold]{options.question}: {value}{about}[/]", highlight=False)
+    if answer.note:
+        console.print(answer.note, highlight=False, soft_wrap=True)
     what = "count and scaled sum" if options.question == "mean" else "each number"
     console.print(f"noise: normal, standard deviation {answer.noise:g} on {what}", highlight=False, soft_wrap=True)
     console.print(f"cost: {answer.cost}; nothing for whom it does not touch", highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -70,6 +71,10 @@ class Analyst:
     ) -> None:
         if currency not in CURRENCIES:
             raise InvalidInput(f"currency is {currency!r}; choose 'gdp' (exact for these answers) or 'zcdp'")
+        if not isinstance(budgets, Budgets):
+            raise InvalidInput(
+                f"budgets is of type {type(budgets).__name__}; give pp.Budgets(epsilon), with one ε for each row"
+            )
         self._rows = rows_of(data)
         if self._rows.count != len(budgets):
             raise InvalidInput(
@@ -84,6 +89,7 @@ class Analyst:
         self._owner: IntArray | None = None if budgets.person is None else budgets.owner
         first = budgets.first_record
         self._epsilon = ladder.rung_value(ladder.rung_below(budgets.epsilon[first]))
+        self._smallest_delta = float(budgets.delta.min())
         self.purses = Filter(self._epsilon, budgets.delta[first], currency)
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
         self._noise = noise_source(seed)
@@ -153,7 +159,7 @@ class Analyst:
         in people, so the answer's own is about (upper - lower)/2 · noise / count. A person with one row pays for √(s²
         + 1)/noise, s their scaled value: from 1/noise in the middle to √2/noise at the bounds. Several rows of one
         person are clipped together to √2, which keeps that person's own mean. Where the noisy count does not exceed
-        the noise, nothing is known and the answer is the middle.
+        the noise, nothing is known: the answer is the middle, has no ``error``, and its ``note`` says so.
         """
         low, high = _bounds(lower, upper)
         middle, half = (low + high) / 2, (high - low) / 2
@@ -166,7 +172,15 @@ class Analyst:
                 return middle
             return float(middle + half * np.clip(total[0] / total[1], -1.0, 1.0))
 
-        return self._answer(both, math.sqrt(2.0), noise, quotient)
+        answer = self._answer(both, math.sqrt(2.0), noise, quotient)
+        count = float(answer.released[1])
+        if count <= max(1.0, noise):
+            most = "the noise" if noise >= 1 else "1"
+            return replace(
+                answer,
+                note=f"the noisy count does not exceed {most}: this is the middle of the range, not an answer",
+            )
+        return replace(answer, error=half * answer.noise / count)
 
     def histogram(
         self,
@@ -194,7 +208,13 @@ class Analyst:
         if where is not None:
             place = np.where(self._chosen(where), place, -1)
         counts = in_bins(place, self._owner, self._people, size)
-        return self._answer(counts, 1.0, noise, lambda total: total)
+        answer = self._answer(counts, 1.0, noise, lambda total: total)
+        if self._people == self._rows.count:
+            return answer
+        return replace(
+            answer,
+            note="a person's rows count for at most 1 together, as a vector: 1 in one bin, or 0.71 in each of two",
+        )
 
     def ask(self, q: Callable[[Any], Any], *, size: int, clip: float, noise: float) -> Answer:
         """The sum of any ``q(rows)``, numbers of shape [rows, size], one row for each row.
@@ -241,7 +261,7 @@ class Analyst:
                 save=None if self._file is None else self._save,
             )
         released = frozen(total)
-        cost = Cost(worst_cost(self.purses, clip, deviation), self.purses.currency.name)
+        cost = Cost(worst_cost(self.purses, clip, deviation), self.purses.currency.name, self._smallest_delta)
         return Answer(read(released), deviation, cost, released)
 
     def _save(self) -> None:

@@ -10,7 +10,7 @@ from privypurse.accounting import gdp
 from privypurse.arrays import FloatArray
 from privypurse.budgets import DEFAULT_DELTA
 
-_SYMBOLS = {"gdp": "μ²", "zcdp": "ρ"}
+SYMBOLS = {"gdp": "μ²", "zcdp": "ρ"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Cost:
         return float(epsilon_of(self.amount, self.delta, self.currency))
 
     def __str__(self) -> str:
-        symbol = _SYMBOLS[self.currency]
+        symbol = SYMBOLS[self.currency]
         return (
             f"at most {symbol} = {self.amount:.3g} a person, by itself ε = {self.epsilon:.3g} at δ = {self.delta:g}"
         )
@@ -45,13 +45,26 @@ class Answer:
     cost: Cost
     released: FloatArray
     """The noisy sums themselves, of which ``value`` was made."""
+    error: float | None = None
+    """About the standard deviation of ``value`` itself where that is not ``noise``; from released numbers alone."""
+    note: str = ""
+    """What has to be known about the value, from public and released numbers alone."""
 
     def __float__(self) -> float:
         return float(self.value)
 
     def __str__(self) -> str:
         shown = f"{self.value:.6g}" if isinstance(self.value, float) else np.array2string(self.value, precision=6)
-        return f"{shown} (noise of standard deviation {self.noise:g}); cost {self.cost}"
+        if self.error is not None:
+            shown += f" ± about {in_short(self.error)}"
+        elif not self.note:
+            shown += f" (noise of standard deviation {self.noise:g})"
+        return f"{shown}{self.note and f' ({self.note})'}; cost {self.cost}"
+
+
+def in_short(number: float) -> str:
+    """Two digits that mean something: 330, not 3.3e+02."""
+    return f"{float(f'{number:.2g}'):g}"
 
 
 def epsilon_of(amount: FloatArray | float, delta: FloatArray | float, currency: str) -> FloatArray:

@@ -216,7 +216,9 @@ def named(columns: Mapping[str, Any]) -> str:
         return "the data have no named columns; use a callable"
     names = [str(name) for name in columns]
     more = f", … ({len(names)} in all)" if len(names) > 40 else ""
-    return f"the columns are {', '.join(names[:40])}{more}"
+    text = all(isinstance(name, str) for name in columns)
+    rename = "" if text else "; names must be text: rename them by data.columns = data.columns.astype(str)"
+    return f"the columns are {', '.join(names[:40])}{more}{rename}"
 
 
 def _as_column(number: AnyArray) -> Numbers | _Constant:

@@ -19,7 +19,7 @@ from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import FloatArray, frozen
 from privypurse.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
-from privypurse.queries.answers import Cost
+from privypurse.queries.answers import SYMBOLS, Cost
 from privypurse.queries.contributions import Dense
 from privypurse.queries.mechanism import check_scale, noisy_sum, worst_cost
 from privypurse.queries.noise import Noise, noise_source
@@ -77,11 +77,14 @@ def mean(
     """The mean of ``values`` clipped to [0, cap], by the Gaussian mechanism.
 
     ``noise`` is the standard deviation on the sum, in units of the values. Terms are centred at cap/2, so a person
-    pays for |value - cap/2|/noise, at most (cap/2)/noise; somebody without a finite value or without reserve counts
-    as cap/2. ``delta`` is only where the cost is told as ε.
+    pays for |value - cap/2|/noise, at most (cap/2)/noise; somebody without reserve counts as cap/2. ``delta`` is
+    only where the cost is told as ε.
     """
     each, high = _checked(values, purses, cap)
-    return _mean(each, purses, high, check_scale(noise, "noise"), delta, noise_source(seed))
+    _refuse_not_finite(each)
+    deviation = check_scale(noise, "noise")
+    _refuse_beyond_all(worst_cost(purses, high / 2, deviation), purses)
+    return _mean(each, purses, high, deviation, delta, noise_source(seed))
 
 
 def quantiles(
@@ -103,13 +106,16 @@ def quantiles(
     to all noisy shares, which costs nothing more and is more exact than the last threshold.
 
     A person pays for √(quantiles)/2/noise at every step; somebody without a finite value or without reserve counts as
-    half below and half above. ``delta`` is only where the cost is told as ε.
+    half below and half above. A value that is not finite is no error here, since values may follow from people's data
+    (gradient norms) and an error would tell of it. ``delta`` is only where the cost is told as ε.
     """
     each, high = _checked(values, purses, cap)
     wanted = _checked_probabilities(probabilities)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InvalidInput(f"steps is {steps!r}; it must be 1 or more, 20 is usual")
-    return _quantiles(each, purses, wanted, high, check_scale(noise, "noise"), steps, delta, noise_source(seed))
+    deviation = check_scale(noise, "noise")
+    _refuse_beyond_all(steps * worst_cost(purses, math.sqrt(wanted.size) / 2, deviation), purses)
+    return _quantiles(each, purses, wanted, high, deviation, steps, delta, noise_source(seed))
 
 
 def release(
@@ -120,6 +126,7 @@ def release(
     A quarter of the cost, in μ² or ρ, goes to the mean and the rest evenly to 20 quantile steps.
     """
     each, high = _checked(values, purses, cap)
+    _refuse_not_finite(each)
     for name, value in (("epsilon", epsilon), ("delta", delta)):
         check_scale(value, name)
     if delta >= 1:
@@ -129,6 +136,7 @@ def release(
     unit = worst_cost(purses, 1.0, 1.0)  # of a contribution as large as the noise
     if not total > 0:
         raise InvalidInput(f"(ε = {epsilon:g}, δ = {delta:g}) is too small to tell anything")
+    _refuse_beyond_all(total, purses)
     source = noise_source(seed)
     for_mean = high / 2 / math.sqrt(_MEAN_SHARE * total / unit)
     length = math.sqrt(len(PROBABILITIES)) / 2
@@ -203,6 +211,25 @@ def _checked(values: Any, purses: Filter, cap: float) -> tuple[FloatArray, float
             f"values has shape {each.shape}, but there are {purses.total.size:,} purses; give one value for each"
         )
     return np.where(np.isfinite(each), np.clip(each, 0.0, high), np.nan), high
+
+
+def _refuse_not_finite(each: FloatArray) -> None:
+    if np.isnan(each).any():
+        raise InvalidInput("values must be finite, and some are NaN or ∞; what made them went wrong")
+
+
+def _refuse_beyond_all(cost: float, purses: Filter) -> None:
+    """Nobody could take part, and noise alone would be told as an answer.
+
+    Compared with full purses: what is left of them follows from people's data, and a refusal would tell of it.
+    """
+    fullest = float(purses.total.max())
+    if cost > fullest:
+        symbol = SYMBOLS[purses.currency.name]
+        raise InvalidInput(
+            f"this costs up to {symbol} = {cost:.4g} a person, but the fullest purse holds {fullest:.4g} when full; "
+            "ask for less (a smaller ε, more noise, fewer steps) or reserve more"
+        )
 
 
 def _checked_probabilities(probabilities: Sequence[float]) -> FloatArray:

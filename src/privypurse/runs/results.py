@@ -17,7 +17,8 @@ from privypurse.spending import Spending
 
 MODEL, PLAN, METRICS, SPENDING = "model.pt", "plan.json", "metrics.json", "spending.csv"
 _PUBLIC = (
-    "The model and the test figures cost the people in training nothing beyond their certified ε. The test figures "
+    "The model and the test figures cost the people in training nothing beyond their certified ε (with extra steps: "
+    "beyond the ε promised, which a filter kept). The test figures "
     "were not made private for the people in the test."
 )
 _SENSITIVE = (
@@ -69,6 +70,7 @@ def metrics_of(
         "noise_multiplier": plan.noise_multiplier,
         "accountant": plan.accountant,
         "promise": _SEEDED if seeded else plan.promise.text,
+        "told": [] if spending is None else [{"step": step, "answer": answer} for step, answer in spending.told],
         "test": figures(score),
         "about": _PUBLIC,
         "sensitive": {

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from privypurse.errors import InvalidInput
+from privypurse.training.fingerprints import fingerprint
 from privypurse.training.run import PrivateRun
 
-_VERSION = 1
+_VERSION = 2
 _SECONDS = 60.0
 
 
@@ -32,8 +34,10 @@ class Checkpoints:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
+        dataset: Dataset[Any],
     ) -> None:
         """Without a folder nothing is saved."""
+        self._data = "" if folder is None else fingerprint(dataset)
         self._folder, self._every, self._run = folder, every, run
         self._parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
         if scheduler is not None:
@@ -67,9 +71,20 @@ class Checkpoints:
             raise InvalidInput(
                 f"{self._path} holds {', '.join(state['parts'])}; the run has {', '.join(self._parts)}"
             )
+        if state["data"] != self._data:
+            raise InvalidInput(
+                f"{self._path} was made on another data set; rates and purses are people's, so go on with the data "
+                "that it began with, in the same order"
+            )
+        for name, part in self._parts.items():
+            if state["kinds"][name] != _kind(part):
+                raise InvalidInput(f"{self._path} holds a {state['kinds'][name]}; the run has a {_kind(part)}")
         self._run.load_state_dict(state["run"])
         for name, part in self._parts.items():
-            part.load_state_dict(state["parts"][name])
+            try:
+                part.load_state_dict(state["parts"][name])
+            except (RuntimeError, ValueError, KeyError) as error:
+                raise InvalidInput(f"{self._path} holds another {name} than the run has: {error}") from None
         if state["generators"] is not None:
             torch.set_rng_state(state["generators"]["cpu"].cpu())
             if self._run.device.type == "cuda":
@@ -105,6 +120,8 @@ class Checkpoints:
         state = {
             "version": _VERSION,
             "run": self._run.state_dict(),
+            "data": self._data,
+            "kinds": {name: _kind(part) for name, part in self._parts.items()},
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "generators": self._between_steps,
         }
@@ -123,3 +140,7 @@ class Checkpoints:
         device = self._run.device
         cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         return {"cpu": torch.get_rng_state(), "cuda": cuda}
+
+
+def _kind(part: Any) -> str:
+    return type(part).__qualname__

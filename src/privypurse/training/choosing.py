@@ -34,7 +34,8 @@ def median_gradient_norm(
 
     ``cap`` is a public number that norms are clipped to, ``noise`` the deviation, in records, of the noise on each of
     20 counts. Every record pays for its own bits out of ``purses``, a `Filter` with one purse for each record: what
-    training is planned with must leave that much. ``values[0]`` is the median, and ``cost`` what it cost at most.
+    training is planned with must leave that much. Records, not persons, are the unit: for data in which each person
+    has one. ``values[0]`` is the median, and ``cost`` what it cost at most.
     """
     size = len(dataset)  # type: ignore[arg-type]
     if purses.total.shape != (size,):

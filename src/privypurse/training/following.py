@@ -153,7 +153,7 @@ class ByLevels:
         self._elapsed = torch.zeros((), dtype=torch.int64, device=device)
         self._fingerprint = fingerprint(looks.dataset)
         self._filtering = False  # whether the last look asked the filter
-        self._overdue = False  # whether steps were taken of which nothing is known
+        self._overdue, self._lost = False, 0  # whether, and how many, steps were taken of which nothing is known
         self._publish()
 
     @property
@@ -218,16 +218,26 @@ class ByLevels:
     def resumed(self, saved: int, now: int) -> None:
         self._watch.resumed(saved, now)
         if now > saved:
-            self.odometer.charge_in_full(now - saved)
-            self._overdue = True
+            known = 0 if self._overdue else min(now, self._next_look(saved)) - saved  # levels hold until a look
+            self.odometer.advance(known)
+            self.odometer.settle()
+            if now > saved + known:
+                self.odometer.charge_in_full(now - saved - known)
+                self._lost += now - saved - known
+                self._overdue = True
             self._publish()
+
+    def _next_look(self, step: int) -> int:
+        regular = -(-step // self._every) * self._every
+        takes_over = self._plan.filter is not None and step <= self._plan.steps
+        return min(regular, self._plan.steps) if takes_over else regular
 
     @property
     def answers(self) -> int:
         return len(self._watch.told)
 
     def spending(self) -> Spending:
-        return Spending(self._plan, self.odometer, tuple(self._active), tuple(self._watch.told))
+        return Spending(self._plan, self.odometer, tuple(self._active), tuple(self._watch.told), self._lost)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -235,6 +245,8 @@ class ByLevels:
             "settings": self._identity,
             "active": self._active,
             "asked": self._filtering,
+            "overdue": self._overdue,
+            "lost": self._lost,
             "watch": self._watch.state(),
         }
 
@@ -246,7 +258,8 @@ class ByLevels:
         _require_same(state["settings"], self._identity)
         self.odometer.restore(_arrays(state))
         self._active = [(int(step), int(count)) for step, count in state["active"]]
-        self._filtering, self._overdue = bool(state["asked"]), False
+        self._filtering, self._overdue = bool(state["asked"]), bool(state["overdue"])
+        self._lost = int(state["lost"])
         self._watch.restore(state["watch"])
         self._publish()
 
@@ -276,6 +289,7 @@ class EveryStep:
         device = looks.run.device
         each = np.append((held * self._unit**2)[plan.level_of], 0.0)
         self._total = torch.as_tensor(each, device=device)
+        self._lost = 0
         self._spent = torch.zeros_like(self._total)
         self._pending = torch.zeros_like(self._total)
         self._active: list[tuple[int, Tensor | int]] = []
@@ -311,6 +325,7 @@ class EveryStep:
 
     def resumed(self, saved: int, now: int) -> None:
         self._watch.resumed(saved, now)
+        self._lost += now - saved
         in_full = self._looks.run.clip_norms.square() * (now - saved)
         self._spent.copy_(torch.minimum(self._spent + in_full, self._total))  # the filter was at work in them too
 
@@ -320,7 +335,7 @@ class EveryStep:
 
     def spending(self) -> Spending:
         squares = self._spent[:-1].cpu().numpy() / self._unit**2
-        return Spending(self._plan, squares, self._active_at(), tuple(self._watch.told))
+        return Spending(self._plan, squares, self._active_at(), tuple(self._watch.told), self._lost)
 
     def _active_at(self) -> tuple[tuple[int, int], ...]:
         return tuple((step, int(count)) for step, count in self._active)
@@ -328,6 +343,7 @@ class EveryStep:
     def state(self) -> dict[str, Any]:
         return {
             "spent": self._spent.cpu(),
+            "lost": self._lost,
             "active": list(self._active_at()),
             "settings": _identity(self._fingerprint, self._settings, 1),
             "watch": self._watch.state(),
@@ -338,6 +354,7 @@ class EveryStep:
         if state["spent"].shape != self._spent.shape:
             raise InvalidInput("what was spent before is about other people")
         self._spent.copy_(state["spent"])
+        self._lost = int(state["lost"])
         self._active = [(int(step), int(count)) for step, count in state["active"]]
         self._watch.restore(state["watch"])
         self.forget()

@@ -81,9 +81,10 @@ def train(
     ``dataset`` gives (input, label), or several inputs and a label, in the plan's order; ``loss_fn(output, label)``
     gives one loss for each record. The model is trained where it lies, in place.
 
-    ``checkpoint`` is a folder: the run is saved there every ``checkpoint_every`` steps (default: about once a minute)
-    and at the end, and goes on from there when it is called again. Its journal counts every step before it is taken,
-    so a run that was killed never counts fewer steps than it released; with a seed it ends as if it had not been.
+    ``checkpoint`` is a folder, for one run on one data set: the run is saved there every ``checkpoint_every`` steps
+    (default: about once a minute) and at the end, and goes on from there when it is called again. Its journal counts
+    every step before it is taken, so a run that was killed never counts fewer steps than it released; with a seed it
+    ends as if it had not been.
 
     On a GPU a ``TensorDataset`` whose people have one record each is kept on the device and each step is one captured
     CUDA graph over a batch of static shape (``capture=False`` turns that off). Larger draws take several.
@@ -118,7 +119,7 @@ def train(
             individual,
             Looks(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options),
         )
-        saved = Checkpoints(folder, checkpoint_every, run, bare, optimizer, scheduler)
+        saved = Checkpoints(folder, checkpoint_every, run, bare, optimizer, scheduler, dataset)
         saved.resume()
         begun_at = run.steps_taken
         if not bare.training:

@@ -71,7 +71,10 @@ class Attendance:
     def watch(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A forward pass of the model on (a part of) the batch at hand."""
         if self._batch is None:
-            raise InvalidInput("the model was run in training mode on a batch that is not from the private loader")
+            raise InvalidInput(
+                "the model was run in training mode on a batch that is not from the private loader; to measure it, "
+                "call model.eval() first"
+            )
         first = next((value for value in (*inputs, *options.values()) if isinstance(value, Tensor)), None)
         if first is None or first.dim() == 0:
             raise InvalidInput("the model needs a tensor whose first dimension counts records among its inputs")
@@ -294,7 +297,7 @@ def make_private(
     Guarantee: each step draws every person with exactly their rate, bounds what they contribute by their clip norm,
     adds noise of noise_multiplier · clip_norm from a cryptographic generator and divides by the public batch size; a
     step that draws nobody is noise alone; more steps than the plan has are refused. So what the optimizer sees after
-    all steps costs everyone at most ``plan.spent()``.
+    all steps costs everyone at most ``plan.spent()`` or, with extra steps, the ε promised.
     """
     if loss_reduction not in ("mean", "sum"):
         raise InvalidInput(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")

@@ -262,8 +262,8 @@ def test_an_answer_with_who_paid_in_it_is_caught(monkeypatch):
     honest = analyst.Answer
 
     class Telling(honest):
-        def __init__(self, value, noise, cost, released):
-            super().__init__(value, noise, cost, released)
+        def __init__(self, value, noise, cost, released, **more):
+            super().__init__(value, noise, cost, released, **more)
             object.__setattr__(self, "left_out", float(np.sum(value)))
 
     monkeypatch.setattr(analyst, "Answer", Telling)
@@ -423,6 +423,41 @@ def test_the_worst_case_told_is_one():
         assert (asks.purses.spent - before).max() <= answer.cost.amount
         assert answer.cost.epsilon == pytest.approx(float(gdp.epsilon(math.sqrt(answer.cost.amount), 1e-5)))
         assert "at most" in str(answer)
+
+
+def test_the_cost_is_told_at_the_smallest_delta():
+    asks = Analyst({"x": np.ones(3)}, pp.Budgets(np.ones(3), delta=[1e-5, 1e-8, 1e-6]))
+    cost = asks.count(noise=9.0).cost
+    assert cost.delta == 1e-8
+    assert cost.epsilon == pytest.approx(float(gdp.epsilon(1 / 9, 1e-8)))
+    assert "δ = 1e-08" in str(cost)
+
+
+def test_a_mean_tells_its_own_error_or_that_it_is_none():
+    asks = silenced(Analyst({"x": np.full(400, 7.0)}, pp.Budgets(np.full(400, 3.0))))
+    known = asks.mean("x", lower=0, upper=10, noise=20.0)
+    assert known.error == pytest.approx(5 * 20 / 400)
+    assert (known.note, str(known).partition(";")[0]) == ("", "7 ± about 0.25")
+    unknown = asks.mean("x", lower=0, upper=10, noise=20.0, where="x > 8")
+    assert (unknown.error, float(unknown)) == (None, 5.0)
+    assert "5 (the noisy count does not exceed the noise: this is the middle of the range, not an" in str(unknown)
+    assert "(noise of standard deviation 20);" in str(asks.count(noise=20.0))
+
+
+def test_the_error_of_a_mean_is_about_its_standard_deviation():
+    asks = Analyst({"x": np.full(1000, 7.0)}, pp.Budgets(np.full(1000, 1e3)))
+    drawn = [asks.mean("x", lower=-10, upper=10, noise=30.0) for _ in range(300)]
+    spread = float(np.std([float(one) for one in drawn]))
+    assert 0.8 < spread / np.mean([one.error for one in drawn]) < 1.5  # the count's noise adds some, √(1 + 0.7²)
+
+
+def test_a_histogram_says_how_several_rows_of_one_person_count():
+    table = {"x": np.array([1, 2, 1, 1])}
+    several = silenced(Analyst(table, pp.Budgets(np.ones(4), person=["ann", "ann", "bo", "bo"])))
+    told = several.histogram("x", categories=[1, 2], noise=9.0)
+    assert told.value.tolist() == pytest.approx([1 + math.sqrt(0.5), math.sqrt(0.5)])
+    assert "0.71 in each of two" in str(told)
+    assert Analyst(table, pp.Budgets(np.ones(4))).histogram("x", categories=[1, 2], noise=9.0).note == ""
 
 
 # What is wrong is said before anything is charged, and by public rows alone
@@ -623,6 +658,22 @@ def test_bad_data(data, said):
         Analyst(data, pp.Budgets(np.ones(3)))
     with pytest.raises(pp.InvalidInput, match="currency"):
         Analyst({"x": np.ones(3)}, pp.Budgets(np.ones(3)), currency="rdp")
+
+
+def test_budgets_must_be_budgets():
+    for bad in (np.ones(3), 1.0, [1.0, 1.0, 1.0]):
+        with pytest.raises(pp.InvalidInput, match=r"budgets is of type .*pp\.Budgets\(epsilon\)"):
+            Analyst({"x": np.ones(3)}, bad)
+
+
+def test_columns_whose_names_are_numbers_are_to_be_renamed():
+    frame = pd.DataFrame(np.ones((3, 2)))
+    asks = Analyst(frame, pp.Budgets(np.ones(3)))
+    for question in (lambda: asks.sum("0", lower=0, upper=1, noise=9), lambda: asks.count("`0` > 0", noise=9)):
+        with pytest.raises(pp.InvalidInput, match=r"data\.columns = data\.columns\.astype\(str\)"):
+            question()
+    frame.columns = frame.columns.astype(str)
+    assert float(silenced(Analyst(frame, pp.Budgets(np.ones(3)))).count("`0` > 0", noise=9)) == 3
 
 
 # On disk

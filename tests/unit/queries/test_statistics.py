@@ -88,12 +88,13 @@ def test_the_cost_is_what_dp_accounting_says(currency, epsilon, delta, monkeypat
 
 
 def test_everyone_pays_for_their_own_term():
-    values = np.array([0.0, 1.0, 2.0, 3.0, 4.0, np.nan, np.inf, -7.0])
+    values = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 2.0, 2.0, -7.0])
     kept = purses(8, 3.0)
     got = statistics.mean(values, kept, cap=4.0, noise=20.0)
-    terms = [abs(min(max(v, 0.0), 4.0) - 2.0) if math.isfinite(v) else 0.0 for v in values]
+    terms = [abs(min(max(v, 0.0), 4.0) - 2.0) for v in values]
     assert kept.spent.tolist() == pytest.approx([(term / 20) ** 2 for term in terms])
     assert got.cost.amount == pytest.approx((2 / 20) ** 2)
+    values[5:7] = np.nan, np.inf
     kept = purses(8, 3.0)
     got = statistics.quantiles(values, kept, cap=4.0, noise=50.0, steps=7, probabilities=(0.2, 0.5, 0.9))
     assert kept.spent.tolist() == pytest.approx([7 * 3 / 4 / 50**2 if math.isfinite(v) else 0.0 for v in values])
@@ -104,7 +105,7 @@ def test_everyone_pays_for_their_own_term():
 
 def test_mean_against_brute_force_and_who_cannot_pay(monkeypatch):
     monkeypatch.setattr(statistics, "noise_source", lambda seed: Silent())
-    values = [0.5, 9.0, 1.0, float("nan"), 2.0]
+    values = [0.5, 9.0, 1.0, 2.0, 2.0]
     kept = purses(5, [1.0, 1.0, 1.0, 1.0, 0.01])
     noise = 30.0
     got = statistics.mean(values, kept, cap=4.0, noise=noise)
@@ -139,7 +140,7 @@ def test_exhausted_reserves_give_noise_alone_and_overdraw_nobody():
     values = np.full(100, 3.0)
     kept = purses(100, 0.1)
     kept.spent = kept.total.copy()
-    got = statistics.release(values, kept, cap=4.0, epsilon=1.0, delta=1e-5)
+    got = statistics.release(values, kept, cap=4.0, epsilon=0.099, delta=1e-5)
     assert (kept.spent == kept.total).all()
     assert 0 <= got.mean <= 4
     assert ((got.quantiles > 0) & (got.quantiles <= 4)).all()
@@ -159,6 +160,9 @@ def test_a_reserve_that_is_exactly_the_cost_pays_for_it_all():
         ({"values": [1.0, 2.0]}, "3 purses"),
         ({"values": [[1.0, 2.0, 3.0]]}, "shape"),
         ({"values": ["a", "b", "c"]}, "numbers"),
+        ({"values": [1.0, float("nan"), 3.0]}, "finite"),
+        ({"values": [1.0, 2.0, float("inf")]}, "finite"),
+        ({"epsilon": 1.1}, r"costs up to μ² = 0\.\d+ a person, but the fullest purse holds 0\.\d+"),
         ({"cap": 0.0}, "cap"),
         ({"cap": float("inf")}, "cap"),
         ({"epsilon": 0.0}, "epsilon"),
@@ -184,6 +188,31 @@ def test_bad_quantiles():
     ):
         with pytest.raises(pp.InvalidInput, match=said):
             statistics.quantiles([1.0], purses(1), cap=1.0, **{"noise": 1.0, **options})
+
+
+@pytest.mark.parametrize("currency", ["gdp", "zcdp"])
+def test_what_even_the_fullest_purse_cannot_pay_is_refused_by_what_is_known_beforehand(currency):
+    kept = purses(3, [0.1, 1.0, 0.5], currency)
+    unit = {"gdp": 1.0, "zcdp": 0.5}[currency]
+    just = math.sqrt(unit / float(kept.total.max()))  # the noise at which a contribution of 1 just fits
+    for noise, fits in ((0.999 * just, False), (1.001 * just, True)):
+        for ask in (
+            lambda noise=noise: statistics.mean([0.0, 2.0, 2.0], kept, cap=2.0, noise=noise),
+            lambda noise=noise: statistics.quantiles(
+                [0.0, 2.0, 2.0], kept, cap=2.0, noise=noise, steps=4, probabilities=(0.5,)
+            ),
+        ):
+            if fits:
+                ask()  # the second time out of empty purses, of which nobody is told
+            else:
+                with pytest.raises(pp.InvalidInput, match="fullest purse holds"):
+                    ask()
+                assert not kept.spent.any()
+
+
+def test_a_mean_of_what_is_not_finite_is_refused():
+    with pytest.raises(pp.InvalidInput, match="finite"):
+        statistics.mean([1.0, float("nan")], purses(2), cap=4.0, noise=100.0)
 
 
 def test_one_person():

@@ -426,7 +426,7 @@ def test_a_finished_run_asks_nothing_more_and_keeps_its_best(tmp_path: Path) -> 
         (lambda: planned(5), "stop is 5"),
         (
             lambda: trained(planned(pp.StopWhenFew(below=1, epsilon=1.0), batch_size=40), data()),
-            "more than the purse of ε = 2 holds",
+            "The stopping rule's questions are part of that",
         ),
         (lambda: planned(pp.StopAtPlateau(noise=0.5)), "questions"),
     ],

@@ -231,6 +231,24 @@ def test_a_checkpoint_is_for_its_own_plan_and_seed(tmp_path: Path) -> None:
         pp.train(model, optimizer, data(), planned(steps=3), LOSS, checkpoint=tmp_path, seed=1, scheduler=schedule)
 
 
+def test_a_checkpoint_is_for_its_own_data_model_and_optimizer(tmp_path: Path) -> None:
+    """Rates belong to people: rows in another order would be drawn by each other's."""
+    plan, dataset = planned(steps=6), data()
+    model, optimizer, _ = made()
+    pp.train(model, optimizer, dataset, plan, LOSS, checkpoint=tmp_path, steps=3)
+    order = torch.arange(59, -1, -1)
+    turned = TensorDataset(*(tensor[order] for tensor in dataset.tensors))
+    with pytest.raises(pp.InvalidInput, match="another data set"):
+        pp.train(*made()[:2], turned, plan, LOSS, checkpoint=tmp_path)
+    other = made()[0]
+    with pytest.raises(pp.InvalidInput, match="the run has a SGD"):
+        pp.train(other, torch.optim.SGD(other.parameters(), lr=0.1), dataset, plan, LOSS, checkpoint=tmp_path)
+    wide = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Dropout(0.2), nn.Linear(9, 2))
+    with pytest.raises(pp.InvalidInput, match="another model"):
+        pp.train(wide, torch.optim.Adam(wide.parameters()), dataset, plan, LOSS, checkpoint=tmp_path)
+    assert pp.train(*made()[:2], dataset, plan, LOSS, checkpoint=tmp_path).resumed_from == 3  # and no step was lost
+
+
 def test_the_ordinary_loop_resumes_too(tmp_path: Path) -> None:
     plan, dataset = planned(steps=20), data()
 
