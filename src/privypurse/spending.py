@@ -30,6 +30,8 @@ class Spending:
     """(step, how many people could still contribute): the curve of Feldman & Zrnic (2021), Figure 1."""
     told: tuple[tuple[int, float], ...] = ()
     """(step, answer) of the stopping rule's questions: released and paid for, so public. `StopWhenFew`: 1 is few."""
+    contributing: AnyArray | None = None
+    """Who could contribute to a further step. A number of them can be published by `queries.statistics.count`."""
     lost: int = 0
     """Steps that a crash left nothing known of but their number; they are charged in full."""
 

@@ -234,7 +234,7 @@ class Odometer:
         for done, plan_level in enumerate(present.tolist()):
             some = np.flatnonzero(of_level == plan_level)
             counts = self.counts[people[some]]
-            used = counts.any(axis=0)  # what nobody here was at needs no table
+            used = np.asarray(counts.any(axis=0))  # what nobody here was at needs no table
             used[0] = True
             counts, noise = counts[:, used], self.noise_multipliers(plan_level)[used]
             rate = float(self.rate[plan_level])

@@ -71,6 +71,34 @@ class Statistics:
         return f"mean {self.mean:.4g}, {', '.join(parts)}; cost {self.cost}"
 
 
+@dataclass(frozen=True)
+class Count:
+    """A private number of people. ``noise`` is its standard deviation."""
+
+    value: float
+    noise: float
+    cost: Cost
+
+
+def count(
+    flags: Any, purses: Filter, *, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
+) -> Count:
+    """How many flags are set, such as `Spending.contributing`, by the Gaussian mechanism.
+
+    Whose flag is set pays for 1/noise, the others nothing; somebody without reserve is not counted. ``delta`` is only
+    where the cost is told as ε.
+    """
+    each = np.asarray(flags)
+    if each.dtype != np.bool_ or each.shape != purses.total.shape:
+        raise InvalidInput(f"flags must be one True or False for each of {purses.total.size:,} people")
+    deviation = check_scale(noise, "noise")
+    cost = worst_cost(purses, 1.0, deviation)
+    _refuse_beyond_all(cost, purses)
+    terms = Dense(each.astype(np.float64)[:, None])
+    total = noisy_sum(terms, purses, clip=1.0, noise=deviation, source=noise_source(seed))
+    return Count(float(total[0]), deviation, Cost(cost, purses.currency.name, float(delta)))
+
+
 def mean(
     values: Any, purses: Filter, *, cap: float, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
 ) -> Mean:

@@ -237,7 +237,8 @@ class ByLevels:
         return len(self._watch.told)
 
     def spending(self) -> Spending:
-        return Spending(self._plan, self.odometer, tuple(self._active), tuple(self._watch.told), self._lost)
+        active, told = tuple(self._active), tuple(self._watch.told)
+        return Spending(self._plan, self.odometer, active, told, self.odometer.active, self._lost)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -335,7 +336,8 @@ class EveryStep:
 
     def spending(self) -> Spending:
         squares = self._spent[:-1].cpu().numpy() / self._unit**2
-        return Spending(self._plan, squares, self._active_at(), tuple(self._watch.told), self._lost)
+        told = tuple(self._watch.told)
+        return Spending(self._plan, squares, self._active_at(), told, self._who_is_active(), self._lost)
 
     def _active_at(self) -> tuple[tuple[int, int], ...]:
         return tuple((step, int(count)) for step, count in self._active)

@@ -215,6 +215,27 @@ def test_a_mean_of_what_is_not_finite_is_refused():
         statistics.mean([1.0, float("nan")], purses(2), cap=4.0, noise=100.0)
 
 
+def test_a_count_is_paid_for_by_those_who_are_counted():
+    flags = np.arange(1000) % 4 == 0
+    held = purses(1000)
+    found = statistics.count(flags, held, noise=20.0)
+    assert abs(found.value - 250) < 6.5 * 20
+    np.testing.assert_allclose(held.spent, np.where(flags, (1 / 20) ** 2, 0.0), rtol=1e-9)
+    assert found.cost.amount == pytest.approx(1 / 400)
+    many = np.array([statistics.count(flags, purses(1000), noise=20.0).value for _ in range(300)])
+    assert 16 < many.std() < 24
+    broke = purses(1000, 0.2)
+    while (broke.affords(np.full(1000, 1 / 400.0))).all():
+        statistics.count(np.ones(1000, dtype=bool), broke, noise=20.0)
+    assert abs(statistics.count(flags, broke, noise=20.0).value) < 6.5 * 20  # nobody can pay: noise alone
+
+
+@pytest.mark.parametrize("flags", [np.ones(3), np.ones(4, dtype=bool), [1, 0, 1], True])
+def test_a_count_needs_one_flag_each(flags):
+    with pytest.raises(pp.InvalidInput, match="one True or False"):
+        statistics.count(flags, purses(3), noise=20.0)
+
+
 def test_one_person():
     got = statistics.release([2.0], purses(1, 3.0), cap=4.0, epsilon=1.0)
     assert 0 <= got.mean <= 4
