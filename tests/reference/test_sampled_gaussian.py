@@ -26,8 +26,11 @@ SETTINGS = [
 
 
 def true_rdp(rate: float, sigma: float, order: float) -> mp.mpf:
-    """log E[(1-q+q·e^U)^α] / (α-1) with 25 digits: a sum for whole orders, else an integral cut into pieces."""
-    with mp.workdps(25):
+    """log E[(1-q+q·e^U)^α] / (α-1): a sum for whole orders, else an integral with 25 digits, cut into pieces.
+
+    The moment may differ from 1 by 1e-14 only, and its logarithm needs digits beyond that: the sum has 60.
+    """
+    with mp.workdps(60 if order == int(order) else 25):
         q, s, a = mp.mpf(rate), mp.mpf(sigma), mp.mpf(order)
         if order == int(order):
             moment = mp.fsum(
