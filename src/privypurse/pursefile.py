@@ -118,7 +118,7 @@ class PurseFile:
             except BaseException:
                 beside.unlink(missing_ok=True)
                 raise
-            _synchronise(self._path.parent)
+            synchronise_folder(self._path.parent)
 
     def close(self) -> None:
         """Let others in."""
@@ -147,7 +147,8 @@ def fingerprint_arrays(*arrays: AnyArray) -> str:
     return mark.hexdigest()
 
 
-def _synchronise(folder: Path) -> None:
+def synchronise_folder(folder: Path) -> None:
+    """Wait until the names of new and replaced files in this folder are on disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -28,15 +29,15 @@ class Noise(Protocol):
         ...
 
 
-class _FromBits:
+class _FromBits(ABC):
     """Transforms of independent 64-bit words.
 
     Uniforms lie in (0, 1] and reach down to 2^-64, so a normal reaches 9.4 and a Laplace 44 deviations or scales:
     what is missing beyond has a probability below 2^-63 for each number.
     """
 
-    def _words(self, count: int) -> npt.NDArray[np.uint64]:
-        raise NotImplementedError
+    @abstractmethod
+    def _words(self, count: int) -> npt.NDArray[np.uint64]: ...
 
     def _uniform(self, count: int) -> FloatArray:
         return (self._words(count).astype(np.float64) + 1.0) * 2.0**-64

@@ -182,6 +182,8 @@ class ByLevels:
         norms, _ = self._looks.norms(np.flatnonzero(taking_part))
         room = self._settings.headroom if self._settings.clip else 1.0
         self.odometer.look(room * norms / self._plan.levels.clip_norm[self._plan.level_of], filtering=filtering)
+        if self._active and self._active[-1][0] == steps_taken:
+            self._active.pop()  # a run that was saved between a look and its step looks once more
         self._active.append((steps_taken, int(np.count_nonzero(self.odometer.active & taking_part))))
         self._publish()
         self._filtering, self._overdue = filtering, False

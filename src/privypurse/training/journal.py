@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from privypurse.errors import InvalidInput
+from privypurse.pursefile import synchronise_folder
 
 _FIRST = "privypurse-steps 1 plan "
 _SPAN = 0.5  # seconds of steps that one entry covers
@@ -60,7 +61,7 @@ class Journal:
         lines = whole.decode("ascii", "replace").splitlines()
         if not lines:
             self._write(_FIRST + plan)
-            _synchronise_folder(self._path.parent)
+            synchronise_folder(self._path.parent)
             return 0
         if lines[0] != _FIRST + plan:
             raise InvalidInput(
@@ -98,11 +99,3 @@ class Journal:
         if os.write(self._file, entry) != len(entry):
             raise OSError("the journal could not be written in full; the step was not taken")
         os.fsync(self._file)
-
-
-def _synchronise_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

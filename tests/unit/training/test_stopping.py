@@ -342,6 +342,8 @@ def test_an_answer_is_saved_before_anything_follows_from_it(tmp_path: Path, monk
     _, after = trained(plan, data(), checkpoint=tmp_path)
     assert after.spending.told[:2] == tuple(tuple(each) for each in saved)
     assert [step for step, _ in after.spending.told] == [6, 9, 12, 15]
+    looked = [step for step, _ in after.spending.active]
+    assert len(set(looked)) == len(looked)  # the look at 9 was made twice, and counts once
 
 
 @pytest.mark.parametrize(("saved", "counted", "silent"), [(5, 5, False), (5, 8, True), (7, 8, False), (7, 10, True)])
