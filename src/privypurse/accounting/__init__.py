@@ -6,7 +6,15 @@ from privypurse.accounting.gdp import GDP
 from privypurse.accounting.odometer import Odometer
 from privypurse.accounting.pld import PLD
 from privypurse.accounting.rdp import RDP
-from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
+from privypurse.accounting.releases import (
+    ClientSampled,
+    Composed,
+    Gaussian,
+    PureDP,
+    Release,
+    SampledGaussian,
+    SampledRound,
+)
 from privypurse.accounting.tables import CertifiedTable
 from privypurse.errors import InvalidInput
 
@@ -36,5 +44,6 @@ __all__ = [
     "Release",
     "RenyiCurrency",
     "SampledGaussian",
+    "SampledRound",
     "accountant_named",
 ]

@@ -5,7 +5,15 @@ from typing import Protocol
 
 import numpy as np
 
-from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
+from privypurse.accounting.releases import (
+    ClientSampled,
+    Composed,
+    Gaussian,
+    PureDP,
+    Release,
+    SampledGaussian,
+    SampledRound,
+)
 from privypurse.arrays import FloatArray
 from privypurse.errors import Unsupported
 
@@ -40,7 +48,7 @@ def leaves(release: Release) -> Iterator[Release]:
     if isinstance(release, Composed):
         for part in release.releases:
             yield from leaves(part)
-    elif isinstance(release, ClientSampled):
+    elif isinstance(release, ClientSampled | SampledRound):
         yield from leaves(release.release)
     else:
         yield release
@@ -51,8 +59,8 @@ def costs_nothing(release: Release) -> bool:
     match release:
         case SampledGaussian(rate, _, count):
             return rate == 0 or count == 0
-        case ClientSampled(_, inner, count):
-            return count == 0 or costs_nothing(inner)
+        case ClientSampled(rate, inner, count) | SampledRound(rate, inner, count):
+            return rate == 0 or count == 0 or costs_nothing(inner)
         case Composed(releases):
             return all(costs_nothing(part) for part in releases)
         case Gaussian(_, count) | PureDP(_, count):

@@ -18,6 +18,7 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import Unsupported
 
 _LONGEST = 2**25  # grid points of a composed distribution: a quarter of a gigabyte
+_CUT = 1e-11  # mass of the lowest losses of a round, where e^-ℓ would blow up arithmetic noise
 _TAIL = 1e-16  # mass that each cut may move to an infinite loss
 
 
@@ -90,6 +91,39 @@ class LossDistribution:
         mass[-first] += 1.0 - rate
         return LossDistribution(self.step, first, mass, rate * self.infinity, rate * self.slop + 2e-16)
 
+    def drawn(self, rate: float, *, adding: bool = False) -> LossDistribution:
+        """The loss of a round that the record enters with probability ``rate`` = π, unseen, and that loses this.
+
+        With P the outcome with the record and Q without it a round is P' = (1-π)Q + πP. Removing the record, ℓ = log
+        P/Q becomes log(1 - π + π·e^ℓ), and δ'(ε) = π·δ(log(1 + (e^ε - 1)/π)). Adding it, ℓ = log Q/P becomes
+        -log(1 - π + π·e^-ℓ), which an infinite loss does not make infinite. Both are pessimistic where this one is
+        (Zhu, Dong & Wang 2022, Theorem 11); what falls between grid points is split onto them, which is too.
+        """
+        if rate == 1:
+            return self
+        if rate == 0:
+            return identity(self.step)
+        log_out, log_in = math.log1p(-rate), math.log(rate)
+        losses = (self.lower + np.arange(self.mass.size)) * self.step
+        if adding:
+            moved, mass = -np.logaddexp(log_out, log_in - losses), self.mass
+            at_end, end, infinity, slop = self.infinity, -log_out, 0.0, self.slop
+        else:
+            mass = self.mass.copy()
+            # Far to the left Q is e^-ℓ times a mass that is arithmetic noise. So what is below the cut moves up to
+            # it, which is pessimistic, and Q's share of it goes to where the record was surely not drawn.
+            cut = int(np.argmax(np.cumsum(mass) > _CUT))
+            mass[cut] += mass[:cut].sum()
+            losses, mass = losses[cut:], mass[cut:]
+            with np.errstate(divide="ignore"):
+                mass = rate * mass + np.exp(log_out + np.log(mass) - losses)
+            moved = np.logaddexp(log_out, log_in + losses)
+            infinity, slop = rate * self.infinity, rate * self.slop
+            at_end, end = max(0.0, 1.0 - float(mass.sum()) - infinity), log_out
+        moved, mass = np.append(moved, end), np.append(mass, at_end)
+        lower, split = _on_grid(moved, mass, self.step)
+        return LossDistribution(self.step, lower, split, infinity, slop + 4e-16)
+
     def epsilon(self, delta: float) -> float:
         """The least ε with δ(ε) ≤ delta - slop; ∞ where there is none."""
         left = delta - self.slop - self.infinity
@@ -113,6 +147,16 @@ class LossDistribution:
 def identity(step: float) -> LossDistribution:
     """No loss, for sure."""
     return LossDistribution(step, 0, np.ones(1), 0.0)
+
+
+def _on_grid(losses: FloatArray, mass: AnyArray, step: float) -> tuple[int, AnyArray]:
+    """Split each mass onto the two grid points around its loss so that P and Q are kept: connect-the-dots."""
+    below = np.floor(losses / step).astype(np.int64)
+    up = mass * (-np.expm1(below * step - losses) / -math.expm1(-step))
+    up = np.clip(up + mass * (64 * np.finfo(np.float64).eps / step), 0.0, mass)
+    lower = int(below.min())
+    out = np.bincount(below - lower, mass - up, int(below.max()) - lower + 2)
+    return lower, out + np.bincount(below - lower + 1, up, out.size)
 
 
 def two_point(epsilon: float, step: float) -> LossDistribution:

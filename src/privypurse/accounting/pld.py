@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,15 @@ import numpy as np
 from privypurse.accounting import loss_distribution
 from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves
 from privypurse.accounting.loss_distribution import LossDistribution
-from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
+from privypurse.accounting.releases import (
+    ClientSampled,
+    Composed,
+    Gaussian,
+    PureDP,
+    Release,
+    SampledGaussian,
+    SampledRound,
+)
 from privypurse.arrays import FloatArray
 from privypurse.errors import Unsupported
 
@@ -119,6 +127,8 @@ def _total_spread(release: Release) -> float:
         case ClientSampled(rate, inner, count):
             inside = _total_spread(inner)
             return math.sqrt(count * rate) * (inside + inside**2 / 2)
+        case SampledRound(rate, inner, count):
+            return math.sqrt(count * math.log1p(rate**2 * math.expm1(min(_total_spread(inner) ** 2, 700.0))))
         case Composed(releases):
             return math.sqrt(sum(_total_spread(part) ** 2 for part in releases))
         case PureDP(epsilon, count):
@@ -139,8 +149,7 @@ def distributions(release: Release, step: float, precision: Any = np.float64) ->
         case SampledGaussian(rate, noise_multiplier, count):
             if rate == 0 or count == 0:
                 return (loss_distribution.identity(step),)
-            once = loss_distribution.sampled_gaussian(rate, noise_multiplier, step, count)
-            return tuple(one.repeated(count, precision) for one in once)
+            return _steps(rate, noise_multiplier, count, step, precision)
         case PureDP(epsilon, count):
             return (loss_distribution.two_point(epsilon, step).repeated(count, precision),)
         case ClientSampled(rate, inner, count):
@@ -148,6 +157,10 @@ def distributions(release: Release, step: float, precision: Any = np.float64) ->
             # the loss is that of the inner release with probability λ, else 0.
             inside = distributions(inner, step, precision)
             return tuple(one.mixed(rate).repeated(count, precision) for one in inside)
+        case SampledRound(rate, inner, count):
+            removing, adding = _both(distributions(inner, step, precision))
+            rounds = removing.drawn(rate), adding.drawn(rate, adding=True)
+            return tuple(one.repeated(count, precision) for one in rounds)
         case Composed(releases):
             parts = [distributions(part, step, precision) for part in releases]
             # Direction by direction: a part with one distribution has the same in both.
@@ -159,3 +172,17 @@ def distributions(release: Release, step: float, precision: Any = np.float64) ->
                 )
                 for k in range(max((len(part) for part in parts), default=1))
             )
+
+
+@lru_cache(maxsize=32)
+def _steps(
+    rate: float, noise_multiplier: float, count: int, step: float, precision: Any
+) -> tuple[LossDistribution, ...]:
+    """Sampled Gaussian steps composed, remembered: people of a round share them."""
+    once = loss_distribution.sampled_gaussian(rate, noise_multiplier, step, count)
+    return tuple(one.repeated(count, precision) for one in once)
+
+
+def _both(directions: tuple[LossDistribution, ...]) -> tuple[LossDistribution, LossDistribution]:
+    """Of removing and of adding, which may be alike."""
+    return directions[0], directions[-1]

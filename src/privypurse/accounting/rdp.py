@@ -4,13 +4,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy import special
 
 from privypurse.accounting import conversion, sampled_gaussian
 from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves
-from privypurse.accounting.releases import ClientSampled, Composed, Gaussian, PureDP, Release, SampledGaussian
+from privypurse.accounting.releases import (
+    ClientSampled,
+    Composed,
+    Gaussian,
+    PureDP,
+    Release,
+    SampledGaussian,
+    SampledRound,
+)
 from privypurse.arrays import FloatArray, frozen
 from privypurse.errors import InvalidInput
 
+_LARGEST_SUM = 256  # orders beyond it are hardly ever the best for a round; amplification is not counted there
 _ROUND_UP = 1 + 1e-12  # more than all the rounding of the few operations after the certified kernels
 
 
@@ -71,6 +81,8 @@ class RDP:
                 return count * randomised_response(epsilon, self.orders) * _ROUND_UP
             case ClientSampled(rate, inner, count):
                 return count * client_sampled(self._curve(inner, steps), self.orders, rate) * _ROUND_UP
+            case SampledRound(rate, inner, count):
+                return count * sampled_round(self._curve(inner, steps), self.orders, rate) * _ROUND_UP
             case Composed(releases):  # Mironov (2017), Proposition 1
                 parts = [self._curve(part, steps) for part in releases]
                 return np.asarray(np.sum(parts, axis=0) * _ROUND_UP if parts else np.zeros(self.orders.size))
@@ -104,3 +116,50 @@ def client_sampled(inner: FloatArray, orders: FloatArray, rate: float) -> FloatA
     small = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
     large = np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + exponent)
     return np.asarray(np.where(exponent < 1.0, small, large) / (orders - 1.0), dtype=np.float64)
+
+
+def sampled_round(inner: FloatArray, orders: FloatArray, rate: float) -> FloatArray:
+    """Upper bound on the curve of a round that the record enters with probability ``rate`` = π, as a whole.
+
+    With P the outcome of a round with the record and Q without it, the round is P' = (1-π)Q + πP. ``inner`` bounds
+    both D(P‖Q) and D(Q‖P).
+
+    Removing the record, at integer α: E_Q[(P'/Q)^α] = Σ_j C(α,j) (1-π)^{α-j} π^j E_Q[(P/Q)^j] with E_Q[(P/Q)^j] =
+    e^{(j-1)ρ(j)}, and 1 for j ≤ 1; between integers a chord, since a cumulant function is convex.
+    Adding it, the smaller of two bounds. log(1 - π + π·e^ℓ) is convex in ℓ = log P/Q with slope π at 0, so P'/Q ≥
+    (P/Q)^π and D_α(Q‖P') ≤ π·D_a(Q‖P) with a = 1 + π(α-1). And with u = P/Q - 1 ≥ -1, whose mean under Q is 0, what
+    (1 + πu)^{1-α} has beyond its tangent, divided by u², falls in u, so that E_Q[(P'/Q)^{1-α}] - 1 is at most
+    ((1-π)^{1-α} - 1 - (α-1)π)·E_Q[u²], where E_Q[u²] = e^{ρ(2)} - 1: the better one for small π.
+    """
+    if rate in (0.0, 1.0):
+        return inner * rate
+    nodes, moments = np.append(1.0, orders), np.append(0.0, (orders - 1.0) * inner)
+    unsampled = moments[1:]  # E_Q[X^α] is convex in π, so a round never costs more than one without the coin
+    largest = min(float(orders.max()), _LARGEST_SUM)
+    alpha = np.arange(2, int(largest) + 1)
+    if not alpha.size:
+        return inner
+    j = np.arange(2, alpha[-1] + 1)
+    excess = np.interp(j, nodes, moments)  # chords between certified orders lie above
+    log_weight = (
+        special.gammaln(alpha[:, None] + 1.0)
+        - special.gammaln(j + 1.0)
+        - special.gammaln(np.maximum(alpha[:, None] - j, 0) + 1.0)
+        + (alpha[:, None] - j) * np.log1p(-rate)
+        + j * np.log(rate)
+    )
+    # The binomial weights sum to 1, so A - 1 is the sum with e^{…} - 1: positive terms, no cancellation near 1.
+    with np.errstate(divide="ignore"):
+        growth = np.where(excess < 700.0, np.log(np.expm1(np.minimum(excess, 700.0))), excess)
+    terms = np.where(j <= alpha[:, None], log_weight + growth, -np.inf)
+    sums = special.logsumexp(terms, axis=1)
+    rounding = 64 * np.finfo(np.float64).eps * (alpha * (10 + np.abs(np.log(rate)) - np.log1p(-rate)) + excess)
+    removing = np.interp(orders, np.append(1, alpha), np.append(0.0, np.logaddexp(0.0, sums + rounding)))
+    by_tangent = np.interp(1.0 + rate * (orders - 1.0), nodes, moments)  # (α-1)·π·ρ(a) is (a-1)·ρ(a)
+    spread = np.minimum(orders - 1.0, 700.0 / -np.log1p(-rate))  # beyond it the other bound is the smaller anyway
+    whole = np.expm1(-spread * np.log1p(-rate))
+    beyond = whole * (1 + 16 * np.finfo(np.float64).eps) - spread * rate
+    by_square = np.where(spread == orders - 1.0, np.log1p(beyond * np.expm1(min(excess[0], 300.0))), np.inf)
+    adding = np.minimum(by_tangent, by_square if excess[0] < 300.0 else np.inf)
+    amplified = np.where(orders <= largest, np.maximum(removing, adding), unsampled)
+    return np.asarray(np.minimum(amplified, unsampled) / (orders - 1.0) * _ROUND_UP, dtype=np.float64)

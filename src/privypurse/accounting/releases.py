@@ -75,6 +75,25 @@ class ClientSampled:
 
 
 @dataclass(frozen=True)
+class SampledRound:
+    """``count`` rounds; the record is drawn into each with probability ``rate``, unseen, and then makes ``release``.
+
+    A record that is not drawn contributes nothing to the whole round (in `ClientSampled` its client's other records
+    stay away with it). Everybody pays for every round, drawn or not (rule 1).
+    """
+
+    rate: float
+    release: Release
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        _probability(self, "rate", zero=True)
+        _whole(self, "count")
+        if not isinstance(self.release, Release):
+            raise InvalidInput(f"release must be a release, not {type(self.release).__name__}")
+
+
+@dataclass(frozen=True)
 class Composed:
     """Several releases about the same record, one after another, all fixed beforehand."""
 
@@ -87,7 +106,7 @@ class Composed:
                 raise InvalidInput(f"releases must hold releases, not {type(part).__name__}")
 
 
-Release = Gaussian | SampledGaussian | PureDP | ClientSampled | Composed
+Release = Gaussian | SampledGaussian | PureDP | ClientSampled | SampledRound | Composed
 
 
 def _number(owner: object, name: str) -> float:
