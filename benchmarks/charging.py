@@ -22,10 +22,10 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from benchmarks.networks import TramerBoneh
 from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.odometer import Odometer
 from privypurse.errors import PrivyPurseWarning
+from privypurse.experiments.networks import TramerBoneh
 from privypurse.training.following import Individual, follow
 from privypurse.training.gradients import recorded
 from privypurse.training.loader import Draws

@@ -28,10 +28,10 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from benchmarks.networks import OpacusExample
 from privypurse import datasets
 from privypurse.accounting import gdp
 from privypurse.errors import PrivyPurseWarning
+from privypurse.experiments.networks import OpacusExample
 
 DELTA = 1e-5
 PAPER = {

@@ -31,12 +31,12 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from benchmarks.networks import ResNet20, TramerBoneh
 from privypurse import datasets
 from privypurse.accounting import Filter, Odometer
 from privypurse.accounting.odometer import renyi_epsilons
 from privypurse.datasets.images import Images
 from privypurse.errors import PrivyPurseWarning
+from privypurse.experiments.networks import ResNet20, TramerBoneh
 from privypurse.queries import statistics
 from privypurse.spending import by_group, correlation, correlation_with_loss
 

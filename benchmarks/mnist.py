@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from benchmarks.networks import TramerBoneh
 from privypurse import datasets, preferences
 from privypurse.errors import PrivyPurseWarning
+from privypurse.experiments.networks import TramerBoneh
 
 PAPER = {"uniform": 96.75, "sample": 97.81, "scale": 97.78}
 

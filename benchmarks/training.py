@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privypurse as pp
-from benchmarks.networks import TramerBoneh
 from benchmarks.plan import alone
+from privypurse.experiments.networks import TramerBoneh
 from privypurse.training.gradients import recorded
 from privypurse.training.run import PrivateRun
 

@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from privypurse.accounting import Filter
 from privypurse.assignment import plan
+from privypurse.assignment.rounds import schedule
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import Plan, Promise, TrainingShape
 from privypurse.queries import Analyst
+from privypurse.schedules import Schedule
 from privypurse.stopping import StopAtPlateau, StopWhenFew
 
 __version__ = "0.1.0"
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from privypurse.training.gradients import clipped_sum, per_record_norms
     from privypurse.training.loop import train
     from privypurse.training.private import make_private
+    from privypurse.training.rounds import train_rounds
 
 # Names that need torch are looked up when they are first used, so that planning does not have to load it.
 _TRAINING = {
@@ -29,6 +32,7 @@ _TRAINING = {
     "median_gradient_norm": "privypurse.training.choosing",
     "per_record_norms": "privypurse.training.gradients",
     "train": "privypurse.training.loop",
+    "train_rounds": "privypurse.training.rounds",
 }
 
 
@@ -53,6 +57,7 @@ __all__ = [
     "Plan",
     "PrivyPurseError",
     "Promise",
+    "Schedule",
     "StopAtPlateau",
     "StopWhenFew",
     "TrainingShape",
@@ -63,5 +68,7 @@ __all__ = [
     "median_gradient_norm",
     "per_record_norms",
     "plan",
+    "schedule",
     "train",
+    "train_rounds",
 ]

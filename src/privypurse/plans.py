@@ -26,6 +26,7 @@ class Promise(StrEnum):
 
     DATA = "data"
     PRESENCE = "presence"
+    PART = "part"
     NONE = "none"
 
     @property
@@ -41,6 +42,10 @@ _PROMISES = {
     Promise.PRESENCE: (
         "Each ε protects that person's data, presence and declared ε: each rate follows from the person's own "
         "ε and constants fixed beforehand."
+    ),
+    Promise.PART: (
+        "This is one round of a schedule, for the people who were drawn into it: who they are is a secret, and what "
+        "each ε protects is said by the schedule."
     ),
     Promise.NONE: (
         "NO PROMISE. This plan repeats a published method for comparison; 'certified' is what it really spends, "

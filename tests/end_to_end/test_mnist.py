@@ -5,12 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from benchmarks.networks import TramerBoneh
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse import datasets
+from privypurse.experiments.networks import TramerBoneh
 
 
 def test_a_private_model_learns_mnist() -> None:

@@ -87,13 +87,14 @@ def _slop(directions: tuple[LossDistribution, ...]) -> float:
 def discretisation(release: Release) -> float:
     """The step of the loss grid: a twentieth of one step's loss deviation, within what memory allows.
 
-    Connect-the-dots adds at most a quarter of the squared step to the variance of each loss, so the error in ε
-    falls with its square. Any step is sound; this one decides only how tight the bound is and how long it takes.
+    Connect-the-dots adds at most a quarter of the squared step to the variance of each loss (and less to losses that
+    are small beside the step), so the error in ε falls with its square. Where releases differ the step may be coarse
+    for those that matter little. Any step is sound; this one decides how tight the bound is and how long it takes.
     """
     parts = [_moments(leaf) for leaf in leaves(release) if not costs_nothing(leaf)]
     if not parts:
         return _WIDEST
-    finest = min(min(_RELATIVE_STEP * spread, _WIDEST) for spread, _ in parts)
+    finest = _finest([spread for spread, _ in parts], _weights(release))
     furthest = max(furthest for _, furthest in parts)
     one_step = 2 * furthest / (_MOST_POINTS if len(parts) == 1 else 8 * _MOST_POINTS)
     step = max(finest, one_step, 30 * _total_spread(release) / _MOST_COMPOSED)
@@ -102,6 +103,30 @@ def discretisation(release: Release) -> float:
         smallest = min(leaf.epsilon for leaf in leaves(release) if isinstance(leaf, PureDP))
         return smallest / max(1, math.floor(smallest / step))
     return step
+
+
+def _finest(spreads: list[float], weights: list[float]) -> float:
+    """The widest step that adds no more variance, in all, than a twentieth of the deviation would to equal losses."""
+    step = min(min(_RELATIVE_STEP * spread, _WIDEST) for spread in spreads)
+    spread, weight = np.array(spreads), np.array(weights)
+    allowed = _RELATIVE_STEP**2 / 4 * float(weight @ spread**2)
+    while 1.25 * step <= _WIDEST and weight @ np.minimum((1.25 * step) ** 2 / 4, 1.25 * step * spread) <= allowed:
+        step *= 1.25
+    return step
+
+
+def _weights(release: Release, times: float = 1.0) -> list[float]:
+    """How often each leaf that costs anything occurs, about; in the order of `leaves`."""
+    if costs_nothing(release):
+        # Leaves of a part that costs nothing may cost something by themselves: a round that nobody enters.
+        return [0.0 for leaf in leaves(release) if not costs_nothing(leaf)]
+    match release:
+        case Composed(releases):
+            return [weight for part in releases for weight in _weights(part, times)]
+        case ClientSampled(rate, inner, count) | SampledRound(rate, inner, count):
+            return _weights(inner, times * rate * count)
+        case Gaussian(_, count) | SampledGaussian(_, _, count) | PureDP(_, count):
+            return [times * count]
 
 
 def _moments(leaf: Release) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from privypurse.arrays import FloatArray, float_vector, refuse
+from privypurse.arrays import AnyArray, FloatArray, float_vector, refuse
 from privypurse.errors import InvalidInput
 
 _MOST_HALVINGS = 80
@@ -95,11 +95,17 @@ class PrintedLoss:
 class Wastes:
     """Both wastes as functions of the threshold, for many thresholds at once."""
 
-    def __init__(self, epsilon: FloatArray) -> None:
-        self._sorted = np.sort(_checked(epsilon))
-        grown = np.log(self._sorted) + _log_expm1(self._sorted)
+    def __init__(self, epsilon: FloatArray, people: AnyArray | None = None) -> None:
+        """``people`` says how many hold each ε; one each by default."""
+        values = _checked(epsilon)
+        order = np.argsort(values)
+        self._sorted = values[order]
+        weight = np.ones(values.size) if people is None else _counted(people, values.size)[order]
+        with np.errstate(divide="ignore"):
+            grown = np.log(self._sorted) + _log_expm1(self._sorted) + np.log(weight)
         self._log_drawn = np.concatenate([[-np.inf], np.logaddexp.accumulate(grown)])  # Σ ε(e^ε - 1), logarithm
-        self._granted = np.concatenate([[0.0], np.cumsum(self._sorted)])
+        self._granted = np.concatenate([[0.0], np.cumsum(weight * self._sorted)])
+        self._below = np.concatenate([[0.0], np.cumsum(weight)])
 
     @property
     def budgets(self) -> FloatArray:
@@ -112,20 +118,22 @@ class Wastes:
         below = np.searchsorted(self._sorted, tau, side="left")
         drawn = np.exp(self._log_drawn[below] - _log_expm1(tau))
         u = np.maximum(self._granted[below] - drawn, 0.0)
-        above = self._sorted.size - below
+        above = self._below[-1] - self._below[below]
         s = np.maximum(self._granted[-1] - self._granted[below] - above * tau, 0.0)
         return u, s
 
 
-def best_threshold(epsilon: FloatArray, loss: Loss | None = None) -> float:
+def best_threshold(epsilon: FloatArray, loss: Loss | None = None, people: AnyArray | None = None) -> float:
     """The τ between the smallest and the largest budget with the smallest loss (default: `AdaptiveLoss`).
+
+    ``people`` says how many hold each ε; one each by default.
 
     The loss is evaluated at every different budget. u rises and s falls with τ, so between two neighbouring budgets
     it is at least ``loss.least`` of their values; intervals that might hold something smaller are halved until none
     does. Exact but for rounding, for any loss of the two wastes.
     """
     chosen = AdaptiveLoss() if loss is None else loss
-    wastes = Wastes(epsilon)
+    wastes = Wastes(epsilon, people)
     points = wastes.budgets
     u, s = wastes.at(points)
     values = chosen(u, s)
@@ -161,3 +169,11 @@ def _checked(epsilon: FloatArray) -> FloatArray:
     values = float_vector(epsilon, "epsilon")
     refuse(~(np.isfinite(values) & (values > 0)), values, "epsilon", "but a budget must be finite and positive")
     return values
+
+
+def _counted(people: AnyArray, size: int) -> FloatArray:
+    counts = float_vector(people, "people")
+    if counts.size != size:
+        raise InvalidInput(f"people has {counts.size} entries, but there are {size} budgets; give one each")
+    refuse(~(np.isfinite(counts) & (counts > 0)), counts, "people", "but a count must be positive")
+    return counts

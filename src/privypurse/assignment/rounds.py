@@ -1,0 +1,309 @@
+"""Budgets → schedule: training in rounds with threshold sampling, and groups one after another.
+
+Heo et al. (2023). PDP-SGD (their Algorithm 1) trains one model in several rounds; in each a threshold τ is chosen,
+people below it are drawn by a coin, and the round is τ-DP for who was drawn. AdaPDP (Algorithm 2) trains a model a
+round and averages them; Sampling (Definition B.1) has a single round.
+
+As published, only the drawn pay, and who is not drawn keeps the whole budget for the next round. That uses the same
+luck twice (rule 1). Here the rounds are the same but what is left is reckoned as if everybody paid: someone below τ
+has nothing left, someone above it has √(ε² - τ²). So the thresholds follow from the declared budgets alone, and the
+schedule can be composed tightly: noise is solved so that those who are in every round spend what the most generous
+grant, and each other person's chances so that they spend their own ε.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from privypurse.accounting import Composed, Progress, SampledGaussian, SampledRound, accountant_named
+from privypurse.accounting.tables import Axis, Inverse
+from privypurse.arrays import FloatArray
+from privypurse.assignment.base import UNUSED, Levels, Means, levels_of
+from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, best_threshold, probabilities
+from privypurse.budgets import Budgets
+from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
+from privypurse.plans import TrainingShape
+from privypurse.schedules import Round, Schedule
+
+_LEFT = 0.02  # of the largest ε: rounds for less than this are not worth their noise
+_CLOSE = 5e-4  # of ε: how near the noise is solved
+_NOMINAL = Axis(lowest_decade=-6, highest_decade=3, per_decade=8)
+"""Of a nominal budget, which decides the chances of all rounds together."""
+
+
+@dataclass(frozen=True)
+class PdpSgd:
+    """One model through all rounds (Heo et al. 2023, Algorithm 1)."""
+
+    loss: Loss = field(default_factory=AdaptiveLoss)
+    rounds: int = 10
+    name: str = "pdp-sgd"
+    separate: bool = False
+
+
+@dataclass(frozen=True)
+class AdaPdp:
+    """A model a round, outputs averaged (Heo et al. 2023, Algorithm 2; Niu et al. 2021)."""
+
+    loss: Loss = field(default_factory=lambda: FixedLoss(0.2, 0.8))
+    rounds: int = 10
+    name: str = "adapdp"
+    separate: bool = True
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """One round, drawn before training begins (Heo et al. 2023, Definition B.1; Jorgensen et al. 2015)."""
+
+    loss: Loss = field(default_factory=FixedLoss)
+    rounds: int = 1
+    name: str = "sampling"
+    separate: bool = False
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of equal ε one after another, each with ordinary DP-SGD (Boenisch et al. 2023, E.2)."""
+
+    order: str = "strict-first"
+    name: str = "groups"
+
+    def __post_init__(self) -> None:
+        if self.order not in ("strict-first", "relaxed-first"):
+            raise InvalidInput(f'order is {self.order!r}; choose "strict-first" or "relaxed-first"')
+
+
+InRounds = PdpSgd | AdaPdp | Sampling | Groups
+SCHEDULES: dict[str, InRounds] = {method.name: method for method in (PdpSgd(), AdaPdp(), Sampling(), Groups())}
+
+
+def schedule(
+    budgets: Budgets,
+    method: str | InRounds = "pdp-sgd",
+    *,
+    epochs: float,
+    batch_size: int,
+    clip_norm: float = 1.0,
+    accountant: str = "pld",
+    progress: Progress | None = None,
+) -> Schedule:
+    """Turn everyone's ε into rounds of training that keep every one of them.
+
+    All rounds together take as many steps as ``epochs`` over everybody would; a round that draws fewer people, or at
+    a smaller threshold, takes fewer of them, and one that would take none is left out. ``batch_size`` is the public
+    divisor of every step. With method "groups" each group gets ``epochs`` of its own.
+
+    Guarantee: ``schedule.spent() <= budgets.epsilon`` for every record, proved by the named accountant.
+    """
+    if not isinstance(budgets, Budgets):
+        raise InvalidInput(
+            f"budgets must be a Budgets, not {type(budgets).__name__}; write pp.Budgets(epsilon, delta=…)"
+        )
+    chosen = _method(method)
+    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not (math.isfinite(epochs) and epochs > 0):
+        raise InvalidInput(f"epochs is {epochs!r}; it must be a positive number")
+    shape = TrainingShape(steps=1, batch_size=batch_size, clip_norm=clip_norm)
+    levels, level_of = levels_of(budgets)
+    work = _Work(levels, shape, float(epochs), accountant, progress)
+    rounds = work.groups(chosen.order) if isinstance(chosen, Groups) else work.thresholds(chosen)
+    made = Schedule(
+        method=chosen.name,
+        accountant=accountant,
+        rounds=rounds,
+        batch_size=shape.batch_size,
+        clip_norm=shape.clip_norm,
+        epsilon=levels.epsilon,
+        delta=levels.delta,
+        level_of=level_of,
+        owner=None if budgets.person is None else budgets.owner,
+        separate=not isinstance(chosen, Groups) and chosen.separate,
+        notes=_notes(levels, work),
+    )
+    over = made.spent_by_level(progress) > levels.epsilon
+    if over.any():
+        raise PrivyPurseError(
+            f"method {chosen.name} made a schedule that overspends ε = {levels.epsilon[int(np.argmax(over))]:g}; "
+            "a bug in the method, please report the call"
+        )
+    return made
+
+
+@dataclass(eq=False)
+class _Work:
+    """What solving a schedule needs at hand."""
+
+    levels: Levels
+    shape: TrainingShape
+    epochs: float
+    accountant: str
+    progress: Progress | None
+    unused: int = 0
+
+    def thresholds(self, method: PdpSgd | AdaPdp | Sampling) -> tuple[Round, ...]:
+        if isinstance(method.rounds, bool) or not isinstance(method.rounds, int) or method.rounds < 1:
+            raise InvalidInput(f"rounds is {method.rounds!r}; it must be a whole number, at least 1")
+        taus = nominal_thresholds(self.levels, method.loss, method.rounds)
+        expected = self.levels.people @ nominal_chances(self.levels.epsilon, taus)
+        counts = self._steps(taus, expected)
+        worth = np.flatnonzero(counts >= 1)
+        steps = np.round(counts[worth]).astype(np.int64).tolist()
+        taus, expected = np.array(taus)[worth].tolist(), expected[worth]
+        rates = np.minimum(1.0, self.shape.batch_size / expected).tolist()
+        # Whoever is in every round spends the most generous ε, or in a single round its threshold.
+        goal = taus[0] if method.rounds == 1 else float(self.levels.epsilon.max())
+        noise = self._solved_noise(taus, steps, rates, goal)
+        inner = [SampledGaussian(q, sigma, n) for q, sigma, n in zip(rates, noise, steps, strict=True)]
+
+        def faced(nominal: float) -> Composed:
+            chances = nominal_chances(np.array([nominal]), taus)[0].tolist()
+            return Composed(tuple(SampledRound(c, one) for c, one in zip(chances, inner, strict=True)))
+
+        dear = accountant_named(self.accountant)
+        means = self._means(1)
+        inverse = Inverse(dear, faced, _NOMINAL, guide=means.guide, slack=5e-4, progress=self.progress)
+        nominal, spent = inverse.certified(self.levels.epsilon, self.levels.delta)
+        self.unused = int(self.levels.people[spent < UNUSED * self.levels.epsilon].sum())
+        chances = nominal_chances(nominal, taus)
+        return tuple(
+            Round(
+                threshold=taus[k],
+                noise_multiplier=noise[k],
+                steps=steps[k],
+                rate=rates[k],
+                chance=chances[:, k],
+                expected=float(self.levels.people @ chances[:, k]),
+            )
+            for k in range(len(taus))
+        )
+
+    def groups(self, order: str) -> tuple[Round, ...]:
+        """One round for each level: everybody in it is drawn for sure, nobody else is."""
+        which = range(self.levels.epsilon.size)
+        rounds = []
+        for level in which if order == "strict-first" else reversed(which):
+            some = slice(level, level + 1)
+            group = Levels(self.levels.epsilon[some], self.levels.delta[some], self.levels.people[some])
+            rate = min(1.0, self.shape.batch_size / group.total)
+            means = self._means(max(1, round(self.epochs * group.total / self.shape.batch_size)))
+            inverse, _ = means.inverse_noise(rate).certified(group.epsilon, group.delta)
+            rounds.append(
+                Round(
+                    threshold=float(group.epsilon[0]),
+                    noise_multiplier=float(1.0 / inverse[0]),
+                    steps=means.shape.steps,
+                    rate=rate,
+                    chance=(np.arange(self.levels.epsilon.size) == level).astype(np.float64),
+                    expected=float(group.total),
+                )
+            )
+        return tuple(rounds)
+
+    def _means(self, steps: int) -> Means:
+        shape = TrainingShape(steps=steps, batch_size=self.shape.batch_size, clip_norm=self.shape.clip_norm)
+        return Means(shape, accountant_named(self.accountant), self.progress)
+
+    def _steps(self, taus: list[float], expected: FloatArray) -> FloatArray:
+        """How many steps each round takes.
+
+        n passes over m people move the model by n·m of signal and by about n/τ of noise, whatever the batch. So the
+        best n is proportional to m·τ², and a round takes n·m/batch_size steps.
+        """
+        share = expected**2 * np.square(taus)
+        steps = self.epochs * self.levels.total / self.shape.batch_size * share / share.sum()
+        return np.asarray(np.maximum(steps, np.where(share == share.max(), 1.0, 0.0)))
+
+    def _solved_noise(self, taus: list[float], steps: list[int], rates: list[float], goal: float) -> list[float]:
+        """Noise for each round in the proportions of the thresholds, so that all rounds together cost ``goal``."""
+        strictest = self.levels.delta.min(keepdims=True)
+        accountant = accountant_named(self.accountant)
+
+        def noise(scale: float) -> list[float]:
+            out = []
+            for tau, n, q in zip(taus, steps, rates, strict=True):
+                inverse, _ = self._means(n).inverse_noise(q).certified(np.array([tau * scale]), strictest)
+                out.append(float(1.0 / inverse[0]))
+            return out
+
+        def cost(sigmas: list[float]) -> float:
+            faced = Composed(
+                tuple(SampledGaussian(q, sigma, n) for q, sigma, n in zip(rates, sigmas, steps, strict=True))
+            )
+            return float(accountant.epsilons([faced], strictest)[0])
+
+        if len(taus) == 1:
+            return noise(goal / taus[0])
+        return _largest(noise, cost, goal)
+
+
+def _largest(noise: Callable[[float], list[float]], cost: Callable[[list[float]], float], goal: float) -> list[float]:
+    """The noise of about the largest scale whose cost is within the goal: a secant in logarithms, with brackets."""
+    low, high, scale = 0.0, math.inf, 1.0
+    best: list[float] | None = None
+    for _ in range(40):
+        sigmas = noise(scale)
+        found = cost(sigmas)
+        if found <= goal:
+            low, best = scale, sigmas
+            if found >= goal * (1 - _CLOSE):
+                break
+        else:
+            high = scale
+        wish = scale * goal / found * (1 - _CLOSE / 2)
+        scale = wish if low < wish < high else (low + min(high, 4 * low + 1e-3)) / 2
+    if best is None:
+        raise InfeasibleBudget(
+            f"no noise keeps ε = {goal:g} over all rounds; take fewer rounds or epochs, or raise that ε",
+            epsilon=goal,
+            delta=math.nan,
+        )
+    return best
+
+
+def nominal_thresholds(levels: Levels, loss: Loss, rounds: int) -> list[float]:
+    """τ of each round: the threshold that wastes least of what is left if everybody pays for every round."""
+    left = levels.epsilon.copy()
+    out: list[float] = []
+    while len(out) < rounds and left.max() > _LEFT * levels.epsilon.max():
+        some = left > 0
+        out.append(best_threshold(left[some], loss, levels.people[some]))
+        left = _left(left, out[-1])
+    return out
+
+
+def nominal_chances(epsilon: FloatArray, thresholds: list[float]) -> FloatArray:
+    """For each ε (row) the chance of being drawn into each round (column), if nominally everybody pays each time."""
+    left = np.asarray(epsilon, dtype=np.float64).copy()
+    out = np.zeros((left.size, len(thresholds)))
+    for k, tau in enumerate(thresholds):
+        if (some := left > 0).any():
+            out[some, k] = probabilities(left[some], tau)
+        left = _left(left, tau)
+    return out
+
+
+def _left(epsilon: FloatArray, threshold: float) -> FloatArray:
+    """Of ε after a round at τ: √(ε² - τ²), since what Gaussian steps cost adds up in squares.
+
+    Heo et al. (2023) subtract. Only thresholds and chances follow from this; what they cost is computed in the end.
+    """
+    return np.asarray(np.sqrt(np.maximum(epsilon**2 - threshold**2, 0.0)))
+
+
+def _method(method: str | InRounds) -> InRounds:
+    if isinstance(method, str):
+        if method not in SCHEDULES:
+            raise InvalidInput(f"method is {method!r}; choose one of {', '.join(map(repr, SCHEDULES))}")
+        return SCHEDULES[method]
+    if not isinstance(method, InRounds):
+        raise InvalidInput(f"method must be a name or a method in rounds, not {type(method).__name__}")
+    return method
+
+
+def _notes(levels: Levels, work: _Work) -> tuple[str, ...]:
+    if not work.unused:
+        return ()
+    return (f"{work.unused:,} of {levels.total:,} people granted more than these rounds can use",)

@@ -1,0 +1,143 @@
+"""Training by a schedule: people are drawn into each round by one coin, and the round is trained like any plan."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from privypurse import planfile
+from privypurse.arrays import AnyArray
+from privypurse.errors import InvalidInput
+from privypurse.schedules import Schedule
+from privypurse.training.gradients.clipped import Loss
+from privypurse.training.loop import train
+from privypurse.training.randomness import Randomness, randomness
+
+_DRAWN = "drawn.npz"
+
+
+@dataclass(frozen=True)
+class TrainedInRounds:
+    """What a call of ``train_rounds`` did."""
+
+    model: nn.Module
+    """The model, or for separate models their average."""
+    steps: int
+    seconds: float
+
+
+class AveragedOutputs(nn.Module):
+    """Models whose class probabilities are averaged with public weights (Heo et al. 2023, B.2). Gives logarithms."""
+
+    def __init__(self, models: list[nn.Module], weights: AnyArray) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+        self.register_buffer("weights", torch.as_tensor(np.asarray(weights), dtype=torch.float32))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logs = torch.stack([model(*inputs).log_softmax(-1) for model in self.models])
+        shape = (-1,) + (1,) * (logs.dim() - 1)
+        weight = torch.as_tensor(self.weights, device=logs.device).log().view(shape)
+        return torch.logsumexp(logs + weight, 0)
+
+
+def train_rounds(
+    new_model: Callable[[], nn.Module],
+    new_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    dataset: Dataset[Any],
+    schedule: Schedule,
+    loss_fn: Loss,
+    *,
+    max_physical_batch: int | None = None,
+    max_records_per_person: int | None = None,
+    num_workers: int = 0,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    capture: bool | None = None,
+    progress: bool = False,
+    seed: int | None = None,
+) -> TrainedInRounds:
+    """Train by the schedule, all its rounds: one model through all of them, or one a round (``schedule.separate``).
+
+    Each round draws people by independent coins that nobody sees, then trains on them with `train`. ``checkpoint`` is
+    a folder: a run that was broken off goes on from there with the people that its round had drawn, which that folder
+    therefore holds. Keep it as safe as the data, and remove it in the end.
+
+    Guarantee: that of the schedule, ``schedule.spent()``.
+    """
+    if not isinstance(schedule, Schedule):
+        raise InvalidInput(
+            f"schedule must be a Schedule, not {type(schedule).__name__}; make one with pp.schedule(…)"
+        )
+    begun = time.perf_counter()
+    models: list[nn.Module] = []
+    model, optimizer = None, None
+    for number in range(len(schedule.rounds)):
+        if model is None or optimizer is None or schedule.separate:
+            model = new_model()
+            optimizer = new_optimizer(model)
+            models.append(model)
+        folder = None if checkpoint is None else Path(checkpoint) / f"round-{number + 1}"
+        own = None if seed is None else _seed_of(seed, number)
+        plan = schedule.round_plan(number, _drawn(schedule, number, randomness(own), folder))
+        train(
+            model,
+            optimizer,
+            dataset,
+            plan,
+            loss_fn,
+            max_physical_batch=max_physical_batch,
+            max_records_per_person=max_records_per_person,
+            num_workers=num_workers,
+            checkpoint=folder,
+            checkpoint_every=checkpoint_every,
+            capture=capture,
+            progress=progress,
+            seed=own,
+        )
+    trained = models[0] if not schedule.separate else AveragedOutputs(models, schedule.weights)
+    return TrainedInRounds(trained, schedule.steps, time.perf_counter() - begun)
+
+
+def _seed_of(seed: int, number: int) -> int:
+    """Of one round: the same seed would give all rounds the same noise."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
+
+
+def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | None) -> AnyArray:
+    """Who is in the round. Drawn once: a round that goes on keeps its people, or there were two draws to pay for."""
+    if folder is not None and (folder / _DRAWN).exists():
+        with np.load(folder / _DRAWN) as saved:
+            if str(saved["schedule"]) != _digest(schedule):
+                raise InvalidInput(f"{folder} holds a round of another schedule; name another checkpoint folder")
+            return np.asarray(saved["drawn"])
+    drawn = schedule.draw(number, source.for_step(0).uniform(schedule.people))
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / f"{_DRAWN}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, drawn=drawn, schedule=_digest(schedule))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(folder / f"{_DRAWN}.new", folder / _DRAWN)
+    return drawn
+
+
+def _digest(schedule: Schedule) -> str:
+    """A fingerprint of all rounds: that of their plans for nobody, and of everybody's chances."""
+    nobody = np.zeros(schedule.people, dtype=bool)
+    whole = hashlib.sha256()
+    for number, one in enumerate(schedule.rounds):
+        whole.update(planfile.digest(schedule.round_plan(number, nobody)).encode())
+        whole.update(one.chance[schedule.level_of].tobytes())
+    return whole.hexdigest()
