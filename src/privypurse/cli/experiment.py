@@ -1,0 +1,108 @@
+"""privypurse experiment: the tables and figures of the papers, one command each."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+import privypurse as pp
+from privypurse.cli.extras import need_training
+from privypurse.cli.showing import as_it_is
+from privypurse.experiments import specs
+
+if TYPE_CHECKING:
+    from privypurse.experiments.specs import Experiment
+
+SHORT = "repeat a table or a figure of the papers"
+LONG = """\
+Repeat a table or a figure of the papers on personalised privacy: plan, train and measure every cell, and write
+results.json, table.md (the paper's figure beside ours, and what each group was promised and spent) and a plot.
+
+Budgets are sound by default: everyone pays for every round, drawn or not. --as-published repeats the bookkeeping of
+Heo et al. (2023), which charges only who was drawn, and says what each group really spent.
+
+Every finished cell is kept: a run that was broken off goes on where it was, and more seeds add to what is there.
+Image data is read from $PRIVYPURSE_DATA. Runs are seeded, so that they can be repeated: the models are for measuring,
+not for publishing.
+
+  privypurse experiment list
+  privypurse experiment run boenisch-table-2-mnist --seeds 3 --device cuda --jobs 6
+  privypurse experiment run heo-table-1-mnist --quick
+"""
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
+    actions.add_parser("list", help="the experiments that there are")
+    run_ = actions.add_parser("run", help="run one, or go on with it")
+    run_.add_argument("name", help="of the list, or a .toml file of your own")
+    run_.add_argument("--seeds", type=int, help="how often each cell is trained (default: what the experiment says)")
+    run_.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    run_.add_argument("--jobs", type=int, default=1, help="cells that train side by side (default: 1)")
+    run_.add_argument("--quick", action="store_true", help="a few steps on a few records: does it run?")
+    run_.add_argument("--as-published", action="store_true", help="the published bookkeeping, which keeps no promise")
+    run_.add_argument("--rows", nargs="+", metavar="ROW", help="these rows only")
+    run_.add_argument("--columns", nargs="+", metavar="COLUMN", help="these columns only")
+    run_.add_argument("--out", type=Path, help="folder for the results (default: results/NAME)")
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    if options.action == "list":
+        _list(console)
+    else:
+        _run(options, console)
+
+
+def _list(console: Console) -> None:
+    table = Table("name", "what", "paper", "cells", "seeds")
+    for path in specs.available():
+        one = specs.read(path)
+        table.add_row(one.name, one.title, f"{one.paper}, {one.table}", str(len(one.cells)), str(one.seeds))
+    console.print(table)
+
+
+def _run(options: argparse.Namespace, console: Console) -> None:
+    experiment = specs.find(options.name)
+    need_training("experiment")
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError:
+        raise pp.PrivyPurseError("plots need matplotlib: pip install 'privypurse[experiments]'") from None
+    experiment = experiment.only(options.rows, options.columns)
+    if options.as_published:
+        experiment = experiment.as_published()
+    if options.quick:
+        experiment = experiment.quickened()
+    seeds = experiment.seeds if options.seeds is None else options.seeds
+    kind = ("-as-published" if options.as_published else "") + ("-quick" if options.quick else "")
+    folder = options.out or Path("results") / f"{experiment.name}{kind}"
+    _execute(experiment, seeds, options.device, options.jobs, folder, console)
+
+
+def _execute(experiment: Experiment, seeds: int, device: str, jobs: int, folder: Path, console: Console) -> None:
+    from privypurse.experiments import report, running
+
+    total = seeds * len(experiment.rows) * len(experiment.columns)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        shown = bar.add_task(experiment.name, total=total)
+        for task, before in running.run(experiment, seeds=seeds, device=device, jobs=jobs, folder=folder):
+            outcome = task.finished
+            if not before and outcome is not None:
+                bar.console.print(
+                    f"{task.row} / {task.column}, seed {task.seed}: accuracy {outcome['accuracy']:.2f} % in "
+                    f"{outcome['seconds']:.1f} s",
+                    highlight=False,
+                    markup=False,
+                )
+            bar.advance(shown)
+    results = running.collected(experiment, seeds, folder)
+    paths = report.save(experiment, results, running.versions_of(experiment, seeds, folder), folder)
+    console.print()
+    console.print((folder / "table.md").read_text(encoding="utf-8"), markup=False, highlight=False, soft_wrap=True)
+    console.print("written: " + as_it_is(", ".join(str(path) for path in paths)), highlight=False, soft_wrap=True)

@@ -1,0 +1,159 @@
+"""Data and budgets of an experiment's cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from privypurse import datasets, preferences
+from privypurse.arrays import AnyArray, FloatArray
+from privypurse.errors import InvalidInput, PrivyPurseError
+from privypurse.experiments.specs import Settings
+
+# Where a column of Heart Disease lies, in round numbers that anybody might have written down beforehand.
+_RANGES = {
+    "age": (0, 100),
+    "sex": (0, 1),
+    "cp": (1, 4),
+    "trestbps": (80, 200),
+    "chol": (0, 600),
+    "fbs": (0, 1),
+    "restecg": (0, 2),
+    "thalach": (60, 220),
+    "exang": (0, 1),
+    "oldpeak": (-3, 7),
+}
+_SHAPES = {
+    "mnist": (1, 28, 28),
+    "fashion-mnist": (1, 28, 28),
+    "cifar10": (3, 32, 32),
+    "svhn": (3, 32, 32),
+    "heart": (10,),
+    "adult": (91,),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Records as tensors on a device."""
+
+    train: TensorDataset
+    test: TensorDataset
+    classes: int
+    made_up: bool = False
+    """Whether the files were missing and a quick run made something up."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.train.tensors[0].shape[1:])
+
+    @property
+    def labels(self) -> AnyArray:
+        return np.asarray(self.train.tensors[1].cpu().numpy())
+
+
+def inputs_of(settings: Settings, seed: int, device: torch.device) -> Inputs:
+    """The data of a cell; ``records`` of them, drawn by the seed."""
+    if settings.data not in _SHAPES:
+        raise InvalidInput(f"data is {settings.data!r}; choose one of {', '.join(_SHAPES)}")
+    made_up = False
+    try:
+        parts = _parts(settings.data, seed)
+    except PrivyPurseError:
+        if not settings.quick:
+            raise
+        parts, made_up = _made_up(_SHAPES[settings.data], 2 if settings.data in ("heart", "adult") else 10), True
+    x, y, test_x, test_y = parts
+    rng = np.random.default_rng([seed, 1])
+    if settings.records is not None and settings.records < len(y):
+        some = rng.choice(len(y), settings.records, replace=False)
+        x, y = x[some], y[some]
+    if settings.quick:
+        test_x, test_y = test_x[:200], test_y[:200]
+
+    def tensors(values: AnyArray, labels: AnyArray) -> TensorDataset:
+        inputs = torch.as_tensor(np.array(values, order="C"), device=device)
+        if inputs.dtype == torch.uint8:
+            shift, scale = settings.pixels
+            inputs = inputs.float().div_(255).sub_(shift).div_(scale)
+        return TensorDataset(inputs, torch.as_tensor(labels.astype(np.int64), device=device))
+
+    classes = int(max(y.max(), test_y.max())) + 1
+    return Inputs(tensors(x, y), tensors(test_x, test_y), max(classes, 2), made_up)
+
+
+def _parts(name: str, seed: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+    if name == "adult":
+        people = datasets.adult()
+        features = people.features().astype(np.float32)
+        labels = np.asarray(people.labels())
+        return features[people.train], labels[people.train], features[people.test], labels[people.test]
+    if name == "heart":
+        return _heart(seed)
+    load = {
+        "mnist": lambda: datasets.mnist("MNIST"),
+        "fashion-mnist": lambda: datasets.mnist("FashionMNIST"),
+        "cifar10": datasets.cifar10,
+        "svhn": datasets.svhn,
+    }[name]
+    images = load()
+
+    def shaped(pixels: AnyArray) -> AnyArray:
+        return pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+
+    return shaped(images.train_images), images.train_labels, shaped(images.test_images), images.test_labels
+
+
+def _heart(seed: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+    """All four hospitals as one pool, complete records, a third of them held out by the seed."""
+    x, y = [], []
+    for hospital in datasets.heart_disease().values():
+        complete = hospital.complete()
+        columns = [2 * (hospital.columns[n][complete] - a) / (b - a) - 1 for n, (a, b) in _RANGES.items()]
+        x.append(np.stack(columns, axis=1).clip(-1, 1).astype(np.float32))
+        y.append(hospital.labels[complete])
+    inputs, labels = np.concatenate(x), np.concatenate(y)
+    order = np.random.default_rng([seed, 2]).permutation(labels.size)
+    train, test = order[labels.size // 3 :], order[: labels.size // 3]
+    return inputs[train], labels[train], inputs[test], labels[test]
+
+
+def _made_up(shape: tuple[int, ...], classes: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+    """Noise around one pattern for each class."""
+    rng = np.random.default_rng(0)
+    patterns = rng.normal(size=(classes, *shape))
+    labels = rng.integers(0, classes, 900)
+    values = (patterns[labels] + rng.normal(size=(900, *shape))).astype(np.float32)
+    return values[:600], labels[:600], values[600:], labels[600:]
+
+
+def epsilon_of(budgets: Mapping[str, Any], labels: AnyArray, seed: int) -> FloatArray:
+    """Everybody's simulated ε."""
+    given = dict(budgets)
+    kind, n, rng = given.pop("kind"), int(labels.size), np.random.default_rng([seed, 3])
+    try:
+        match kind:
+            case "levels":
+                return preferences.levels(n, given["epsilon"], given["shares"], rng)
+            case "skewed":
+                return preferences.skewed_groups(n, given["skew"], rng)
+            case "spaced":
+                groups = given.get("groups", preferences.SKEWED_GROUPS)
+                epsilon = np.linspace(given["low"], given["high"], groups)
+                return preferences.levels(n, epsilon.tolist(), [1 / groups] * groups, rng)
+            case "classes":
+                return preferences.by_label(labels, dict(enumerate(map(float, given["epsilon"]))))
+            case "same":
+                return np.full(n, float(given["epsilon"]))
+            case "pareto":
+                return preferences.bounded_pareto(n, rng, **given)
+            case "mixture":
+                return preferences.bounded_gaussian_mixture(n, rng, **given)
+    except (KeyError, TypeError) as error:
+        raise InvalidInput(f"budgets of kind {kind!r} cannot be made: {error}") from None
+    raise InvalidInput(f"budgets have kind {kind!r}; choose levels, skewed, spaced, classes, same, pareto or mixture")

@@ -1,0 +1,112 @@
+"""A plot for each table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from privypurse.experiments.report import Results, mean_of
+from privypurse.experiments.specs import Experiment
+
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "svg.hashsalt": "privypurse",
+    "svg.fonttype": "none",
+}
+
+
+def save(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
+    """plot.svg and plot.png."""
+    draw = {
+        "bars": _bars,
+        "lines": _lines,
+        "classes": _classes,
+        "individual": _individual,
+        "active": _active,
+    }[experiment.plot]
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes, experiment, results)
+        axes.set_title(f"{experiment.title}\n{experiment.paper}, {experiment.table}", fontsize=9)
+        if any(outcome["made_up"] for outcomes in results.values() for outcome in outcomes):
+            figure.text(0.5, 0.5, "MADE-UP DATA", fontsize=40, alpha=0.2, ha="center", va="center", rotation=20)
+        paths = [folder / "plot.svg", folder / "plot.png"]
+        for path in paths:
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def _bars(axes: Any, experiment: Experiment, results: Results) -> None:
+    measure = experiment.show[0]
+    width = 0.8 / len(experiment.columns)
+    place = np.arange(len(experiment.rows))
+    seen = []
+    for k, column in enumerate(experiment.columns):
+        found = [mean_of(results.get((row, column), ()), measure) for row in experiment.rows]
+        height = [np.nan if each is None else each[0] for each in found]
+        error = [0.0 if each is None else each[1] for each in found]
+        at = place + (k - (len(experiment.columns) - 1) / 2) * width
+        axes.bar(at, height, width * 0.92, yerr=error, label=column, error_kw={"lw": 1})
+        figures = [experiment.figure(measure, row, column) for row in experiment.rows]
+        paper = [np.nan if f is None else (f[0] if isinstance(f, list) else f) for f in figures]
+        axes.plot(at, paper, "k_", markersize=max(4, 90 * width), label="paper" if k == 0 else None)
+        seen += [value for value in (*height, *paper) if np.isfinite(value)]
+    if seen and measure in ("accuracy", "overall"):
+        low = min(seen)
+        axes.set_ylim(max(0.0, low - 0.25 * (max(seen) - low) - 1), min(100.0, max(seen) + 1))
+    axes.set_xticks(place, experiment.rows, rotation=0 if len(experiment.rows) < 5 else 30)
+    axes.set_ylabel(measure)
+    axes.legend(fontsize=7, ncols=3)
+
+
+def _lines(axes: Any, experiment: Experiment, results: Results) -> None:
+    measure = experiment.show[0]
+    x = [experiment.x.get(row, k) for k, row in enumerate(experiment.rows)]
+    for column in experiment.columns:
+        found = [mean_of(results.get((row, column), ()), measure) for row in experiment.rows]
+        height = [np.nan if each is None else each[0] for each in found]
+        error = [0.0 if each is None else each[1] for each in found]
+        axes.errorbar(x, height, error, marker="o", capsize=2, label=column)
+    axes.set_ylabel(measure)
+    axes.legend(fontsize=7)
+
+
+def _classes(axes: Any, experiment: Experiment, results: Results) -> None:
+    for (row, column), outcomes in results.items():
+        found = mean_of(outcomes, "classes")
+        if found is not None:
+            axes.plot(range(len(found[0])), found[0], marker="o", lw=1, label=f"{row}, {column}")
+    axes.set_xlabel("class")
+    axes.set_ylabel("accuracy, %")
+    if len(results) <= 12:
+        axes.legend(fontsize=7)
+
+
+def _individual(axes: Any, experiment: Experiment, results: Results) -> None:
+    for (row, column), outcomes in results.items():
+        if outcomes and "histogram" in outcomes[0]:
+            counts = np.array(outcomes[0]["histogram"], dtype=float)
+            edges = np.linspace(0.0, outcomes[0]["largest"], counts.size + 1)
+            axes.stairs(100 * counts / counts.sum(), edges, label=f"{row}, {column}")
+    axes.set_xlabel("ε of a record")
+    axes.set_ylabel("records, %")
+    axes.legend(fontsize=7)
+
+
+def _active(axes: Any, experiment: Experiment, results: Results) -> None:
+    for (row, column), outcomes in results.items():
+        if outcomes and outcomes[0].get("active"):
+            steps, people = zip(*outcomes[0]["active"], strict=True)
+            axes.plot(steps, people, label=f"{row}, {column}")
+    axes.set_xlabel("step")
+    axes.set_ylabel("records that still contribute")
+    axes.legend(fontsize=7)

@@ -1,0 +1,159 @@
+"""All cells of an experiment, each seed once: side by side in several processes, and never twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+
+import privypurse
+from privypurse.errors import InvalidInput
+from privypurse.experiments.cells import Outcome, run_cell
+from privypurse.experiments.specs import Experiment, Settings
+
+
+@dataclass(frozen=True)
+class Task:
+    """One cell for one seed, and the file for what comes of it."""
+
+    row: str
+    column: str
+    settings: Settings
+    seed: int
+    path: Path
+
+    @property
+    def finished(self) -> Outcome | None:
+        """What came of it, if it ran with these settings before."""
+        try:
+            kept: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError):
+            return None
+        return kept["outcome"] if kept.get("digest") == self.settings.digest else None
+
+
+def tasks(experiment: Experiment, seeds: int, folder: Path) -> list[Task]:
+    """Every cell and seed; seed by seed, so that a run that is broken off has whole tables."""
+    return [
+        Task(row, column, experiment.cells[row, column], seed, folder / "cells" / _file(row, column, seed))
+        for seed in range(seeds)
+        for row in experiment.rows
+        for column in experiment.columns
+    ]
+
+
+def run(experiment: Experiment, *, seeds: int, device: str, jobs: int, folder: Path) -> Iterator[tuple[Task, bool]]:
+    """Run what is not finished yet; gives each task when it is done, and whether it had been before.
+
+    ``jobs`` processes train side by side, on one GPU too: small models leave most of it idle.
+    """
+    if seeds < 1 or jobs < 1:
+        raise InvalidInput(f"seeds is {seeds} and jobs is {jobs}; both must be at least 1")
+    _check_device(device)
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    waiting = []
+    for task in tasks(experiment, seeds, folder):
+        if task.finished is None:
+            waiting.append(task)
+        else:
+            yield task, True
+    if jobs == 1:
+        for task in waiting:
+            _execute(task, device, 0)
+            yield task, False
+    else:
+        yield from ((task, False) for task in _side_by_side(waiting, device, jobs))
+
+
+def _side_by_side(waiting: list[Task], device: str, jobs: int) -> Iterator[Task]:
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        running: dict[Future[None], Task] = {pool.submit(_execute, task, device, threads): task for task in waiting}
+        try:
+            while running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    task = running.pop(future)
+                    future.result()
+                    yield task
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _execute(task: Task, device: str, threads: int) -> None:
+    """Run one task and write its file; whole or not at all, so that a run that is killed leaves nothing half done."""
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        outcome = run_cell(task.settings, task.seed, device)
+    except InvalidInput as error:
+        raise InvalidInput(f"{task.row} / {task.column}: {error}") from None
+    content = {
+        "row": task.row,
+        "column": task.column,
+        "digest": task.settings.digest,
+        "settings": asdict(task.settings),
+        "versions": versions(device),
+        "outcome": outcome,
+    }
+    fresh = task.path.with_suffix(f".{os.getpid()}")
+    fresh.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(fresh, task.path)
+
+
+def versions(device: str) -> dict[str, str]:
+    """What the figures depend on."""
+    where = torch.cuda.get_device_name() if device.startswith("cuda") else f"{os.cpu_count()} CPU cores"
+    return {
+        "privypurse": privypurse.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "device": where,
+    }
+
+
+def collected(experiment: Experiment, seeds: int, folder: Path) -> dict[tuple[str, str], list[Outcome]]:
+    """What has been finished of every cell."""
+    found: dict[tuple[str, str], list[Outcome]] = {}
+    for task in tasks(experiment, seeds, folder):
+        if (outcome := task.finished) is not None:
+            found.setdefault((task.row, task.column), []).append(outcome)
+    return found
+
+
+def versions_of(experiment: Experiment, seeds: int, folder: Path) -> list[dict[str, str]]:
+    """The different machines and versions that the finished cells were run with."""
+    kept = _read(task.path for task in tasks(experiment, seeds, folder) if task.finished is not None)
+    return [json.loads(text) for text in sorted({json.dumps(each["versions"], sort_keys=True) for each in kept})]
+
+
+def _read(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    return (json.loads(path.read_text(encoding="utf-8")) for path in paths)
+
+
+def _file(row: str, column: str, seed: int) -> str:
+    def plain(name: str) -> str:
+        return re.sub(r"[^a-z0-9.+-]+", "-", name.lower()).strip("-")
+
+    return f"{plain(row)}--{plain(column)}--{seed}.json"
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InvalidInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
