@@ -94,11 +94,11 @@ def _execute(experiment: Experiment, seeds: int, device: str, jobs: int, folder:
         for task, before in running.run(experiment, seeds=seeds, device=device, jobs=jobs, folder=folder):
             outcome = task.finished
             if not before and outcome is not None:
+                said = outcome.get("impossible") or (
+                    f"accuracy {outcome['accuracy']:.2f} % in {outcome['seconds']:.1f} s"
+                )
                 bar.console.print(
-                    f"{task.row} / {task.column}, seed {task.seed}: accuracy {outcome['accuracy']:.2f} % in "
-                    f"{outcome['seconds']:.1f} s",
-                    highlight=False,
-                    markup=False,
+                    f"{task.row} / {task.column}, seed {task.seed}: {said}", highlight=False, markup=False
                 )
             bar.advance(shown)
     results = running.collected(experiment, seeds, folder)

@@ -24,7 +24,7 @@ from privypurse.assignment.published import published
 from privypurse.assignment.rounds import AdaPdp, Groups, InRounds, PdpSgd, Sampling, schedule
 from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
 from privypurse.budgets import Budgets
-from privypurse.errors import InvalidInput, PrivyPurseWarning
+from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning, Unsupported
 from privypurse.experiments.inputs import Inputs, epsilon_of, inputs_of
 from privypurse.experiments.networks import network
 from privypurse.experiments.specs import Settings
@@ -61,7 +61,10 @@ class _Cell:
 
     def run(self) -> Outcome:
         begun = time.perf_counter()
-        made = self._made()
+        try:
+            made = self._made()
+        except (InfeasibleBudget, Unsupported) as error:  # a result too: the method cannot do this
+            return {"seed": self.seed, "made_up": self.inputs.made_up, "impossible": str(error)}
         planning = time.perf_counter() - begun
         begun = time.perf_counter()
         model, steps, spending = self._trained(made)
@@ -200,7 +203,7 @@ class _Cell:
             )
             out |= {
                 "released": [told.mean, *np.asarray(told.quantiles).tolist()],
-                "loss_correlation": correlation_with_loss(epsilon, loss),
+                "loss_correlation": correlation_with_loss(epsilon, loss) if np.ptp(epsilon) > 0 else None,
                 "by_class": [[int(g.name), g.mean_epsilon] for g in by_group(epsilon, self.inputs.labels)],
                 "histogram": np.histogram(epsilon, bins=50, range=(0.0, cap))[0].tolist(),
                 "largest": cap,

@@ -74,7 +74,7 @@ def inputs_of(settings: Settings, seed: int, device: torch.device) -> Inputs:
         some = rng.choice(len(y), settings.records, replace=False)
         x, y = x[some], y[some]
     if settings.quick:
-        test_x, test_y = test_x[:200], test_y[:200]
+        test_x, test_y = test_x[:100], test_y[:100]
 
     def tensors(values: AnyArray, labels: AnyArray) -> TensorDataset:
         inputs = torch.as_tensor(np.array(values, order="C"), device=device)

@@ -61,6 +61,9 @@ def markdown(experiment: Experiment, results: Results, versions: Sequence[Mappin
     for measure in experiment.show:
         lines += [f"## {_NAMES[measure]}", "", *_table(experiment, results, measure), ""]
     lines += ["## ε promised and spent", "", *_promises(experiment, results)]
+    reasons = {place: o["impossible"] for place, outcomes in results.items() for o in outcomes if "impossible" in o}
+    if reasons:
+        lines += ["", "## Impossible", "", *(f"- {row}, {column}: {why}" for (row, column), why in reasons.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -83,7 +86,8 @@ def _cell(experiment: Experiment, results: Results, measure: str, row: str, colu
     figure = experiment.figure(measure, row, column)
     told = "" if figure is None else f"paper {_paper(figure)}"
     if found is None:
-        return told or "–"
+        impossible = any("impossible" in outcome for outcome in results.get((row, column), ()))
+        return f"impossible ({told})" if impossible and told else "impossible" if impossible else told or "–"
     digits = {"steps": 0, "parameters": 0, "seconds": 1, "planning_seconds": 2}.get(measure, 2)
     ours = f"**{found[0]:,.{digits}f}**" + (f" ± {found[1]:.{digits}f}" if found[1] else "")
     if figure is None:

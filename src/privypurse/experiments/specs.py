@@ -120,13 +120,13 @@ class Settings:
         """A few steps on a few hundred records: does everything once, and says nothing about accuracy."""
         training = replace(
             self.training,
-            steps=4,
+            steps=3,
             epochs=None,
-            batch_size=self.training.batch_size if self.training.batch_size == "all" else 64,
+            batch_size=self.training.batch_size if self.training.batch_size == "all" else 32,
             extra_steps=min(self.training.extra_steps, 6),
             stop=None if self.training.stop is None else {**self.training.stop, "every": 3, "queries": 2},
         )
-        records = min(self.records or 256, 256)
+        records = min(self.records or 128, 128)
         return replace(self, training=training, records=records, accountant="rdp", quick=True)
 
 

@@ -1,0 +1,172 @@
+"""Running experiments: every kind once, resuming, side by side, and reports that say what was run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privypurse.cli import main
+from privypurse.errors import InvalidInput
+from privypurse.experiments import report, running, specs
+from privypurse.experiments.cells import run_cell
+from privypurse.experiments.inputs import epsilon_of
+
+# One of each kind: plans, rounds, groups, full batches with a filter, individual accounting, plain training.
+KINDS = [
+    "heo-table-1-mnist",
+    "boenisch-table-12",
+    "feldman-figure-1",
+    "yu-tables-2-3",
+    "liu-table-4",
+    "liu-table-2-heart",
+]
+
+
+@pytest.fixture(autouse=True)
+def _without_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PRIVYPURSE_DATA", str(tmp_path / "nothing"))
+
+
+def quick(name: str) -> specs.Experiment:
+    return specs.find(name).quickened()
+
+
+def finished(experiment: specs.Experiment, folder: Path, **options: int) -> list[bool]:
+    asked = {"seeds": 1, "jobs": 1, **options}
+    return [before for _, before in running.run(experiment, device="cpu", folder=folder, **asked)]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_runs_and_reports(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "run", name, "--quick", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "MADE-UP DATA" in table
+    assert "ε promised and spent" in said
+    for path in ("plot.svg", "plot.png", "results.json"):
+        assert (tmp_path / path).stat().st_size > 1000
+    kept = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    outcomes = [outcome for cell in kept["cells"] for outcome in cell["outcomes"]]
+    assert outcomes
+    for outcome in outcomes:
+        if outcome.get("promise") in ("data", "presence"):
+            assert outcome["overspent"] == 0
+            assert all(group["spent"] <= group["epsilon"] for group in outcome["groups"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", specs.available(), ids=lambda path: path.stem)
+def test_all_of_them_run_quickly(path: Path, tmp_path: Path) -> None:
+    assert main(["experiment", "run", path.stem, "--quick", "--out", str(tmp_path)]) == 0
+
+
+def test_finished_cells_are_not_run_again_and_changed_ones_are(tmp_path: Path) -> None:
+    experiment = quick("heo-table-1-mnist").only(["k = -0.2"], ["DP-SGD", "Sampling"])
+    assert finished(experiment, tmp_path) == [False, False]
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    assert finished(experiment, tmp_path) == [True, True]
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()} == stamps
+    assert finished(experiment, tmp_path, seeds=2) == [True, True, False, False]
+    changed = {place: replace(cell, delta=2e-5) for place, cell in experiment.cells.items() if place[1] == "DP-SGD"}
+    assert finished(replace(experiment, cells={**experiment.cells, **changed}), tmp_path) == [True, False]
+
+
+def test_a_file_that_was_cut_off_is_run_again(tmp_path: Path) -> None:
+    experiment = quick("heo-table-1-mnist").only(["k = -0.2"], ["DP-SGD"])
+    assert finished(experiment, tmp_path) == [False]
+    (path,) = (tmp_path / "cells").iterdir()
+    path.write_text(path.read_text(encoding="utf-8")[:50], encoding="utf-8")
+    assert finished(experiment, tmp_path) == [False]
+
+
+def test_side_by_side_gives_what_one_after_another_gives(tmp_path: Path) -> None:
+    experiment = quick("heo-table-1-mnist").only(["k = -0.2"], ["DP-SGD", "PDP-SGD, adaptive"])
+    finished(experiment, tmp_path / "one")
+    finished(experiment, tmp_path / "two", jobs=2)
+
+    def accuracies(folder: Path) -> list[float]:
+        found = running.collected(experiment, 1, folder)
+        return [found[place][0]["accuracy"] for place in sorted(found)]
+
+    assert accuracies(tmp_path / "one") == accuracies(tmp_path / "two")
+
+
+def test_the_same_seed_gives_the_same_and_another_one_another() -> None:
+    cell = _first(quick("boenisch-table-9"))
+    one, again, other = run_cell(cell, 0), run_cell(cell, 0), run_cell(cell, 1)
+    assert one["groups"] == again["groups"]
+    assert one["classes"] == again["classes"]
+    assert one["groups"] != other["groups"]
+
+
+def _first(experiment: specs.Experiment) -> specs.Settings:
+    return next(cell for cell in experiment.cells.values() if cell.method == "sample")
+
+
+def test_as_published_says_that_nothing_is_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--quick", "--as-published", "--rows", "k = 0.2", "--out", str(tmp_path)]
+    assert main(["experiment", "run", "heo-table-1-mnist", *arguments]) == 0
+    said = capsys.readouterr().out
+    assert "no promise" in said
+    assert "what is really spent" in said
+    assert "PDP-SGD, adaptive, as published" in said
+
+
+def test_a_method_that_cannot_is_a_result_and_not_the_end(tmp_path: Path) -> None:
+    experiment = quick("boenisch-table-9")
+    cell = _first(experiment)
+    hopeless = replace(cell, budgets={"kind": "same", "epsilon": 1e-4}, delta=1e-7)
+    row, column = experiment.rows[0], experiment.columns[-1]
+    tried = replace(experiment.only([row], [column]), cells={(row, column): hopeless})
+    assert finished(tried, tmp_path) == [False]
+    found = running.collected(tried, 1, tmp_path)
+    assert "ε = 0.0001" in found[row, column][0]["impossible"]
+    text = report.markdown(tried, found, running.versions_of(tried, 1, tmp_path))
+    assert "impossible" in text
+
+
+def test_the_table_has_mean_deviation_and_the_papers_figure_beside_it() -> None:
+    experiment = specs.find("heo-table-1-mnist").only(["k = 0"], ["DP-SGD"])
+    outcomes = [{"accuracy": value, "made_up": False} for value in (90.0, 92.0)]
+    text = report.markdown(experiment, {("k = 0", "DP-SGD"): outcomes}, [])
+    assert "**91.00** ± 1.41 (paper 90.42 ± 2.78, +0.58)" in text
+
+
+def test_missing_data_is_an_error_that_says_where_it_was_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment", "run", "heo-table-1-mnist", "--rows", "k = 0", "--columns", "DP-SGD"]) == 2
+    assert "PRIVYPURSE_DATA" in capsys.readouterr().err
+
+
+def test_wrong_options_are_errors(tmp_path: Path) -> None:
+    experiment = quick("heo-table-1-mnist")
+    for options in ({"seeds": 0}, {"jobs": 0}):
+        with pytest.raises(InvalidInput, match="at least 1"):
+            finished(experiment, tmp_path, **options)
+    with pytest.raises(InvalidInput, match="device"):
+        list(running.run(experiment, seeds=1, device="cuda:99", jobs=1, folder=tmp_path))
+
+
+def test_budgets_of_every_kind() -> None:
+    labels = np.arange(200) % 10
+    assert set(epsilon_of({"kind": "same", "epsilon": 2.0}, labels, 0)) == {2.0}
+    spaced = epsilon_of({"kind": "spaced", "low": 0.5, "high": 0.9, "groups": 5}, labels, 0)
+    np.testing.assert_allclose(np.unique(spaced), [0.5, 0.6, 0.7, 0.8, 0.9])
+    by_class = epsilon_of({"kind": "classes", "epsilon": [float(k + 1) for k in range(10)]}, labels, 0)
+    np.testing.assert_array_equal(by_class, labels + 1.0)
+    levels = {"kind": "levels", "epsilon": [1.0, 2.0], "shares": [0.25, 0.75]}
+    assert sorted(np.unique(epsilon_of(levels, labels, 0), return_counts=True)[1].tolist()) == [50, 150]
+    assert (epsilon_of(levels, labels, 0) != epsilon_of(levels, labels, 1)).any()
+    for wrong in ({"kind": "some"}, {"kind": "levels", "epsilon": [1.0]}, {"kind": "pareto", "heavy": 1}):
+        with pytest.raises(InvalidInput, match="kind"):
+            epsilon_of(wrong, labels, 0)
+
+
+def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["experiment", "list"]) == 0
+    said = capsys.readouterr().out
+    assert all(path.stem in said for path in specs.available())

@@ -1,0 +1,138 @@
+"""Experiments as files: what they say, how cells are merged, and errors that name what is wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from privypurse.errors import InvalidInput
+from privypurse.experiments import specs
+
+SMALL = """
+title = "t"
+paper = "p"
+table = "Table 0"
+data = "mnist"
+model = "logistic"
+delta = 1e-5
+[training]
+epochs = 2
+batch_size = 64
+learning_rate = 0.1
+clip_norm = 1.0
+[budgets]
+kind = "same"
+epsilon = 1.0
+[[rows]]
+name = "a"
+[[rows]]
+name = "b"
+training = { steps = 7, clip_norm = 2.0 }
+[[columns]]
+name = "one"
+method = "uniform"
+[[columns]]
+name = "two"
+method = "pdp-sgd"
+budgets = { kind = "skewed", skew = 0.0 }
+[paper_figures.accuracy."a"]
+"two" = [90.0, 1.0]
+"""
+
+
+def experiment(tmp_path: Path, text: str = SMALL) -> specs.Experiment:
+    path = tmp_path / "small.toml"
+    path.write_text(text, encoding="utf-8")
+    return specs.read(path)
+
+
+def test_cells_take_from_the_top_then_the_row_then_the_column(tmp_path: Path) -> None:
+    read = experiment(tmp_path)
+    assert (read.name, read.rows, read.columns, read.seeds) == ("small", ("a", "b"), ("one", "two"), 3)
+    assert read.cells["a", "one"].training.epochs == 2
+    late = read.cells["b", "one"].training
+    assert (late.steps, late.epochs, late.clip_norm, late.learning_rate) == (7, None, 2.0, 0.1)
+    assert read.cells["a", "two"].budgets == {"kind": "skewed", "skew": 0.0}
+    assert read.figure("accuracy", "a", "two") == [90.0, 1.0]
+    assert read.figure("accuracy", "b", "two") is None
+
+
+def test_steps_and_epochs_say_the_same() -> None:
+    training = specs.Training(learning_rate=0.1, clip_norm=1.0, batch_size=64, epochs=2)
+    assert (training.steps_for(640), training.epochs_for(640)) == (20, 2)
+    whole = specs.Training(learning_rate=0.1, clip_norm=1.0, batch_size="all", steps=5)
+    assert (whole.batch(640), whole.steps_for(640), whole.epochs_for(640)) == (640, 5, 5.0)
+
+
+def test_a_cell_is_another_as_soon_as_anything_about_it_changes(tmp_path: Path) -> None:
+    read = experiment(tmp_path)
+    digests = {cell.digest for cell in read.cells.values()}
+    assert len(digests) == 4
+    assert experiment(tmp_path).cells["a", "one"].digest == read.cells["a", "one"].digest
+    assert read.cells["a", "one"].quickened().digest not in digests
+
+
+def test_as_published_keeps_the_columns_with_rounds_and_their_figures(tmp_path: Path) -> None:
+    read = experiment(tmp_path).as_published()
+    assert read.columns == ("two, as published",)
+    assert all(cell.as_published for cell in read.cells.values())
+    assert read.figure("accuracy", "a", "two, as published") == [90.0, 1.0]
+    alone = experiment(tmp_path).only(None, ["one"])
+    with pytest.raises(InvalidInput, match="bookkeeping of its own"):
+        alone.as_published()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('method = "uniform"', 'method = "unifrom"', "unifrom"),
+        ("epochs = 2", "epochs = 2\nsteps = 3", "one of steps and epochs"),
+        ("batch_size = 64", 'batch_size = "some"', "batch_size"),
+        ('title = "t"', "", "title is missing"),
+        ('name = "b"', 'name = "a"', "all different"),
+        ('data = "mnist"', 'data = "mnist"\nshow = ["accurracy"]', "accurracy"),
+        ('data = "mnist"', 'data = "mnist"\nplot = "pie"', "pie"),
+        ('data = "mnist"', 'data = "mnist"\nlearning_rate = 1', "learning_rate"),
+        ("clip_norm = 1.0", "clip_norm = 0.0", "clip_norm"),
+        ('kind = "same"', "", "kind"),
+        ("[training]", "[training", "not TOML"),
+    ],
+)
+def test_errors_name_the_file_and_what_is_wrong(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=r"small\.toml") as error:
+        experiment(tmp_path, SMALL.replace(old, new, 1))
+    assert said in str(error.value)
+
+
+def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="heo-table-1-mnist"):
+        specs.find("no-such-table")
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        specs.find(str(tmp_path / "missing.toml"))
+    with pytest.raises(InvalidInput, match="no row 'c'"):
+        experiment(tmp_path).only(["c"], None)
+
+
+@pytest.mark.parametrize("path", specs.available(), ids=lambda path: path.stem)
+def test_every_experiment_can_be_read_and_its_figures_belong_to_cells(path: Path) -> None:
+    read = specs.read(path)
+    assert read.paper
+    assert len(read.about) > 40
+    for measure, rows in read.figures.items():
+        assert measure in specs.MEASURES
+        assert set(rows) <= set(read.rows)
+        assert all(set(columns) <= set(read.columns) for columns in rows.values())
+    raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    assert set(read.cells) == {(r["name"], c["name"]) for r in raw["rows"] for c in raw["columns"]}
+
+
+def test_the_tables_that_are_promised_are_there() -> None:
+    names = {path.stem for path in specs.available()}
+    assert names >= {
+        *(f"heo-table-1-{data}" for data in ("mnist", "fashion-mnist", "svhn")),
+        *(f"boenisch-table-2-{data}" for data in ("mnist", "cifar10", "svhn")),
+        *(f"boenisch-table-{number}" for number in (3, 8, 9, 12)),
+        *("heo-table-2", "liu-table-3", "liu-table-4", "feldman-section-5-1", "feldman-figure-1", "yu-tables-2-3"),
+    }
