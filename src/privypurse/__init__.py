@@ -11,8 +11,7 @@ from privypurse.plans import Plan, Promise, TrainingShape
 from privypurse.queries import Analyst
 from privypurse.schedules import Schedule
 from privypurse.stopping import StopAtPlateau, StopWhenFew
-
-__version__ = "0.1.0"
+from privypurse.version import __version__
 
 if TYPE_CHECKING:
     from privypurse.training.choosing import median_gradient_norm

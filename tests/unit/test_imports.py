@@ -14,7 +14,7 @@ HEAVY = {"torch", "opacus", "pandas", "dp_accounting"}
 """What a plan must be made without: none of them is a dependency of the package."""
 
 
-_LIGHT = ("accounting", "budgets", "plans", "assignment", "stopping", "spending", "pursefile")
+_LIGHT = ("accounting", "budgets", "plans", "schedules", "assignment", "stopping", "spending", "pursefile")
 
 
 def module_name(path):
@@ -62,8 +62,10 @@ def complaints(module, imported):
         wrong |= {x for x in ours if not inside(x, "privypurse.accounting", "privypurse.arrays", "privypurse.errors")}
     if part == "privypurse.budgets":
         wrong |= {x for x in ours if inside(x, "privypurse.accounting", "privypurse.plans", "privypurse.assignment")}
-    if part == "privypurse.plans":
-        wrong |= {x for x in ours if inside(x, "privypurse.assignment")}
+    if part in ("privypurse.plans", "privypurse.schedules"):
+        wrong |= {x for x in ours if inside(x, "privypurse.assignment", "privypurse.training")}
+    if part not in ("privypurse.cli", "privypurse.experiments"):
+        wrong |= {x for x in ours if inside(x, "privypurse.experiments")}
     if part in ("privypurse.plans", "privypurse.stopping", "privypurse.spending", "privypurse.queries"):
         wrong |= {x for x in ours if inside(x, "privypurse.training")}
     if part == "privypurse.queries":

@@ -17,10 +17,10 @@ import numpy as np
 import scipy
 import torch
 
-import privypurse
 from privypurse.errors import InvalidInput
 from privypurse.experiments.cells import Outcome, run_cell
 from privypurse.experiments.specs import Experiment, Settings
+from privypurse.version import __version__
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def versions(device: str) -> dict[str, str]:
     """What the figures depend on."""
     where = torch.cuda.get_device_name() if device.startswith("cuda") else f"{os.cpu_count()} CPU cores"
     return {
-        "privypurse": privypurse.__version__,
+        "privypurse": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
