@@ -1,0 +1,115 @@
+"""A client's book: which rounds it joined, what it answered. On disk, written before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privypurse.arrays import AnyArray
+from privypurse.errors import InvalidInput
+from privypurse.pursefile import synchronise_folder
+
+Update = dict[str, AnyArray]
+_FILE = "joined.json"
+
+
+class Book:
+    """Counts the rounds that a client joined, and keeps each answer.
+
+    Guarantee: a round is counted on disk before its first step, and the count never goes back; a second request for
+    an answered round gets the same answer, bit for bit. A round that was begun and never answered (a crash) stays
+    paid for; answering it anew is paid for again.
+    """
+
+    def __init__(self, folder: Path, terms: str, records: str) -> None:
+        """``terms`` and ``records`` are fingerprints: a book belongs to one set of terms and one data set."""
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = self._locked()
+        path = folder / _FILE
+        if path.exists():
+            try:
+                self._content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            except json.JSONDecodeError as error:
+                raise InvalidInput(f"{path} is damaged ({error}); what was spent is not known any more") from None
+            for name, wanted in (("terms", terms), ("records", records)):
+                if self._content[name] != wanted:
+                    raise InvalidInput(
+                        f"{path} was begun with other {name}; take another folder, and mind that everybody's ε is "
+                        "spent again"
+                    )
+        else:
+            self._content = {"terms": terms, "records": records, "begun": [], "seen": 0}
+            self._write()
+
+    def _locked(self) -> int:
+        handle = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # pragma: no cover - not on this system
+            pass
+        except OSError:
+            os.close(handle)
+            raise InvalidInput(f"{self._folder} is in use by another client; give each its own folder") from None
+        return handle
+
+    @property
+    def joined(self) -> int:
+        """How often a round was begun: what is paid for against the server."""
+        return len(self._content["begun"])
+
+    @property
+    def seen(self) -> int:
+        """How many rounds the server has held as far as is known, joined or not."""
+        return int(self._content["seen"])
+
+    def answer(self, number: int) -> Update | None:
+        """What was answered in that round, if it was."""
+        path = self._answer(number)
+        if not path.exists():
+            return None
+        with np.load(path) as saved:
+            return {name: saved[name] for name in saved.files}
+
+    def begin(self, number: int) -> None:
+        """Count a round, before anything is done for it."""
+        self._content["begun"].append(number)
+        self.note(number)
+
+    def note(self, number: int) -> None:
+        """The server has come to that round, whoever joins it."""
+        self._content["seen"] = max(self.seen, number)
+        self._write()
+
+    def keep(self, number: int, update: Update) -> None:
+        """Keep an answer before it is sent."""
+        fresh = self._folder / "answer.new"
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **update)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, self._answer(number))
+        synchronise_folder(self._folder)
+
+    def _answer(self, number: int) -> Path:
+        return self._folder / f"answer-{number}.npz"
+
+    def _write(self) -> None:
+        fresh = self._folder / f"{_FILE}.new"
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(self._content))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, self._folder / _FILE)
+        synchronise_folder(self._folder)
+
+    def close(self) -> None:
+        os.close(self._lock)

@@ -1,0 +1,196 @@
+"""A client: looks up its records' rates, trains on them, answers with a noisy update, and keeps the account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from privypurse import ladder
+from privypurse.accounting import accountant_named
+from privypurse.arrays import AnyArray, FloatArray, frozen
+from privypurse.budgets import Budgets
+from privypurse.errors import InvalidInput, PrivyPurseError
+from privypurse.federated.book import Book, Update
+from privypurse.federated.terms import Offer
+from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.training.fingerprints import fingerprint
+from privypurse.training.gradients.clipped import Loss
+from privypurse.training.loop import train
+
+
+class Declined(PrivyPurseError):
+    """The client does not join: all rounds that it may join are spent."""
+
+
+@dataclass(frozen=True, eq=False)
+class Account:
+    """What each record spent so far, for its owner's eyes only (rule 6)."""
+
+    against_server: FloatArray
+    """For each record: every round that its client joined, in full."""
+    against_public: FloatArray
+    """For each record: every round that was held, joined or not, amplified by not knowing which."""
+
+
+class Client:
+    """One client: its records, their owners' budgets, and its book.
+
+    Guarantee: whatever the server asks, and however often, no record's ε is overdrawn against the adversary of the
+    terms: each rate is certified again here for all rounds that may be joined, a record that could not afford them
+    sits out, and beyond them the client declines. Budgets, rates and accounts never leave this object; an answer is
+    the noisy update alone.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        budgets: Budgets,
+        new_model: Callable[[], nn.Module],
+        loss_fn: Loss,
+        offer: Offer,
+        folder: str | Path,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        if len(dataset) == 0:  # type: ignore[arg-type]
+            raise InvalidInput("this client has no records; leave it out, or give it some")
+        if len(budgets) != len(dataset):  # type: ignore[arg-type]
+            raise InvalidInput(f"there are {len(dataset):,} records but {len(budgets):,} budgets")  # type: ignore[arg-type]
+        if budgets.delta.min() < offer.terms.delta:
+            raise InvalidInput(
+                f"a record grants δ = {budgets.delta.min():g}, but the terms have {offer.terms.delta:g}; do not join"
+            )
+        self._dataset, self._new_model, self._loss_fn, self._offer = dataset, new_model, loss_fn, offer
+        self._seed = seed
+        self._plan, self._sitting_out = _local_plan(budgets, offer)
+        self._book = Book(Path(folder), offer.terms.digest, fingerprint(dataset) + _digest(budgets))
+
+    @property
+    def joined(self) -> int:
+        return self._book.joined
+
+    @property
+    def sitting_out(self) -> int:
+        """How many people take no part, because not even the smallest rate fits their ε. Sensitive."""
+        return self._sitting_out
+
+    @property
+    def plan(self) -> Plan:
+        """What one round does with the records here. It never leaves the client."""
+        return self._plan
+
+    def answer(self, number: int, state: Mapping[str, AnyArray]) -> Update:
+        """Train from the global parameters and give the noisy difference; the same for the same round.
+
+        ``number`` counts rounds from 1. The round is paid for before it begins, whether the answer arrives or not.
+        """
+        terms = self._offer.terms
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= terms.rounds:
+            raise InvalidInput(f"round {number!r} is not among the {terms.rounds} of the terms")
+        if (kept := self._book.answer(number)) is not None:
+            return kept
+        if self._book.joined >= terms.cap:
+            raise Declined(f"all {terms.cap} rounds that this client joins at most are spent")
+        model = self._new_model()
+        before = _loaded(model, state)
+        self._book.begin(number)
+        optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
+        own = None if self._seed is None else int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
+        train(model, optimizer, self._dataset, self._plan, self._loss_fn, seed=own)
+        update = {
+            name: (value.detach().cpu().numpy().astype(np.float32) - before[name])
+            for name, value in model.named_parameters()
+        }
+        self._book.keep(number, update)
+        return update
+
+    def held(self, number: int) -> None:
+        """The server has held that round without this client: it counts against the public."""
+        self._book.note(number)
+
+    def spent(self) -> Account:
+        """What each record spent so far against both adversaries."""
+        terms = self._offer.terms
+        accountant = accountant_named(terms.accountant)
+        rates = self._plan.levels.rate.tolist()
+        by_level = [
+            accountant.epsilons([release(rate, count) for rate in rates], terms.delta)
+            if count
+            else np.zeros(len(rates))
+            for release, count in (
+                (terms.joined, self._book.joined),
+                (terms.seen, max(self._book.seen, self._book.joined)),
+            )
+        ]
+        return Account(*(frozen(self._plan._by_record(values)) for values in by_level))
+
+    def close(self) -> None:
+        self._book.close()
+
+
+def _local_plan(budgets: Budgets, offer: Offer) -> tuple[Plan, int]:
+    """Each person's rate by the table, certified again here: a table is a claim of the server's."""
+    terms = offer.terms
+    first = budgets.first_record
+    promised = ladder.rung_value(ladder.rung_below(budgets.epsilon[first]))
+    epsilon, level_of = np.unique(promised, return_inverse=True)
+    rate = np.minimum(offer.table.within(epsilon), 1.0)
+    fits = terms.certified(rate) <= epsilon
+    rate = np.where(fits, rate, 0.0)
+    if not rate.any():
+        raise InvalidInput(
+            "no record here can afford these terms at any rate; they ask for more noise or fewer rounds"
+        )
+    plan = Plan(
+        method="federated",
+        accountant=terms.accountant,
+        promise=Promise.PRESENCE,
+        shape=TrainingShape(
+            steps=terms.local_steps,
+            batch_size=terms.batch_size,
+            clip_norm=terms.clip_norm,
+            noise_multiplier=terms.noise_multiplier,
+        ),
+        levels=LevelTable(
+            epsilon=epsilon,
+            delta=np.full(epsilon.size, terms.delta),
+            rate=rate,
+            clip_norm=np.full(epsilon.size, terms.clip_norm),
+            capped=rate == 1.0,
+        ),
+        level_of=level_of,
+        owner=None if budgets.person is None else budgets.owner,
+    )
+    return plan, int((rate[level_of] == 0).sum())
+
+
+def _loaded(model: nn.Module, state: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    """Put the global parameters into the model; give them back as they were."""
+    parameters = dict(model.named_parameters())
+    if set(parameters) != set(state):
+        strange = sorted(set(parameters) ^ set(state))[0]
+        raise InvalidInput(f"the server's model is another: {strange!r} is on one side only")
+    out = {}
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            value = np.asarray(state[name], dtype=np.float32)
+            if value.shape != tuple(parameter.shape) or not np.isfinite(value).all():
+                raise InvalidInput(
+                    f"the server's {name!r} has shape {value.shape} or is not finite; nothing was done"
+                )
+            parameter.copy_(torch.as_tensor(value.copy(), device=parameter.device))
+            out[name] = value
+    return out
+
+
+def _digest(budgets: Budgets) -> str:
+    import hashlib
+
+    return hashlib.sha256(budgets.epsilon.tobytes() + budgets.delta.tobytes()).hexdigest()

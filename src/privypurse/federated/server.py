@@ -1,0 +1,68 @@
+"""The server's side of a round: who is asked, and how answers become the next model. No budget ever comes here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privypurse.arrays import AnyArray, FloatArray
+from privypurse.federated.book import Update
+from privypurse.federated.terms import Terms
+
+State = dict[str, AnyArray]
+
+
+def asked(terms: Terms, uniforms: FloatArray) -> list[int]:
+    """Which clients are asked in a round: each by its own coin, so that nobody may be (rule 3).
+
+    ``uniforms`` lie in (0, 1], one for each client. Against the public the coins have to stay secret.
+    """
+    return np.flatnonzero(np.asarray(uniforms) <= terms.client_rate).tolist()
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """What a round came to."""
+
+    state: State
+    used: tuple[Any, ...]
+    """Whose answers are in it."""
+    refused: Mapping[Any, str]
+    """Whose are not, and why."""
+
+
+def aggregate(terms: Terms, state: State, answers: Sequence[tuple[Any, Update]]) -> Aggregated:
+    """The next global parameters: each usable update times the public weight 1 / (λ·M).
+
+    Never an average over those who answered: how many did, and how many records they have, is nobody's business
+    (rule 2). An answer that is not finite, has another shape, or comes twice is left out; the weights stay. What it
+    cost its records is paid for all the same, in the client's book.
+    """
+    weight = 1.0 / (terms.client_rate * terms.clients)
+    total = {name: value.astype(np.float64) for name, value in state.items()}
+    used: list[Any] = []
+    refused: dict[Any, str] = {}
+    for who, update in answers:
+        reason = "answered twice" if who in used else _wrong(state, update)
+        if reason:
+            refused[who] = reason
+            continue
+        used.append(who)
+        for name, value in update.items():
+            total[name] += weight * np.asarray(value, dtype=np.float64)
+    return Aggregated({name: value.astype(np.float32) for name, value in total.items()}, tuple(used), refused)
+
+
+def _wrong(state: State, update: Update) -> str:
+    if set(update) != set(state):
+        return f"another model: {sorted(set(update) ^ set(state))[0]!r} is on one side only"
+    for name, value in update.items():
+        array = np.asarray(value)
+        if array.shape != state[name].shape:
+            return f"{name!r} has shape {array.shape}, not {state[name].shape}"
+        if array.dtype.kind != "f" or not np.isfinite(array).all():
+            return f"{name!r} is not finite"
+    return ""

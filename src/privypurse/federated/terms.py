@@ -1,0 +1,160 @@
+"""Terms: everything that the server tells its clients before training, chosen without anybody's data or budgets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from privypurse.accounting import (
+    CertifiedTable,
+    ClientSampled,
+    Progress,
+    Release,
+    SampledGaussian,
+    accountant_named,
+)
+from privypurse.arrays import FloatArray
+from privypurse.errors import InvalidInput
+
+ADVERSARIES = ("server", "public")
+_PER_DECADE = 100  # rates of the table: a neighbour costs at most 2.3 % of a rate
+_LOWEST_RATE = 1e-7
+_RARELY = 0.05  # how often a client may be asked more often than it is willing to join
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The public constants of federated training (Liu et al. 2024, Algorithm 1).
+
+    ``adversary`` is whom everybody's ε holds against. "server": the server itself, which sees who joined and every
+    update; a client joins at most ``most_joined`` rounds, and each costs in full. "public": other clients and whoever
+    sees the global models only, so that not knowing who joined helps; all rounds are paid for, joined or not
+    (rule 8).
+    """
+
+    rounds: int
+    local_steps: int
+    noise_multiplier: float
+    batch_size: int
+    """The public divisor of every local step."""
+    learning_rate: float
+    clients: int
+    """How many there are: public, as is the weight 1 / (client_rate · clients) of each update."""
+    client_rate: float = 1.0
+    clip_norm: float = 1.0
+    delta: float = 1e-5
+    momentum: float = 0.0
+    adversary: str = "server"
+    most_joined: int | None = None
+    """Default: as many rounds as 95 % of the clients are asked for at most."""
+    accountant: str = "pld"
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "local_steps", "batch_size", "clients"):
+            _whole(name, getattr(self, name))
+        for name in ("noise_multiplier", "learning_rate", "clip_norm"):
+            _number(name, getattr(self, name), 0.0, math.inf)
+        _number("delta", self.delta, 0.0, 1.0)
+        _number("client_rate", self.client_rate, 0.0, 1.0, closed=True)
+        _number("momentum", 1.0 - self.momentum, 0.0, 1.0, closed=True)
+        if self.adversary not in ADVERSARIES:
+            raise InvalidInput(f"adversary is {self.adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
+        accountant_named(self.accountant)
+        if self.most_joined is None:
+            usual = int(stats.binom.ppf(1 - _RARELY, self.rounds, self.client_rate))
+            object.__setattr__(self, "most_joined", max(1, min(usual, self.rounds)))
+        else:
+            _whole("most_joined", self.most_joined)
+            if self.most_joined > self.rounds:
+                raise InvalidInput(f"most_joined is {self.most_joined}, more than all {self.rounds} rounds")
+
+    @property
+    def cap(self) -> int:
+        assert self.most_joined is not None
+        return self.most_joined
+
+    def joined(self, rate: float, rounds: int) -> Release:
+        """What a record faces from the server whose client really joined so many rounds."""
+        return SampledGaussian(rate, self.noise_multiplier, self.local_steps * rounds)
+
+    def seen(self, rate: float, rounds: int) -> Release:
+        """What it faces from those who cannot see who joined, after so many rounds, joined or not."""
+        once = SampledGaussian(rate, self.noise_multiplier, self.local_steps)
+        return ClientSampled(self.client_rate, once, rounds) if rate > 0 else once
+
+    def faced(self, rate: float) -> Release:
+        """The whole of what a record's ε has to cover."""
+        return self.joined(rate, self.cap) if self.adversary == "server" else self.seen(rate, self.rounds)
+
+    def certified(self, rates: FloatArray, progress: Progress | None = None) -> FloatArray:
+        """The ε of each rate."""
+        releases = [self.faced(rate) for rate in np.asarray(rates, dtype=np.float64).tolist()]
+        return accountant_named(self.accountant).epsilons(releases, self.delta, progress)
+
+    def table(self, progress: Progress | None = None) -> CertifiedTable:
+        """rate(ε): computed by the server, without any personal data, and broadcast.
+
+        From rate 1 down, until a rate costs next to nothing. Nothing between its points is believed (rule 4).
+        """
+        decades = math.log10(1 / _LOWEST_RATE)
+        rates = np.power(10.0, -np.arange(round(decades * _PER_DECADE) + 1) / _PER_DECADE)
+        return CertifiedTable(rates, self.certified(rates, progress))
+
+    def to_json(self) -> dict[str, Any]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Terms:
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise InvalidInput(f"these are no terms: {error}") from None
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint: a client's book belongs to one set of terms."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """What the server broadcasts: the terms and the table of rates."""
+
+    terms: Terms
+    table: CertifiedTable = field(repr=False)
+
+    @classmethod
+    def of(cls, terms: Terms, progress: Progress | None = None) -> Offer:
+        return cls(terms, terms.table(progress))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "terms": self.terms.to_json(),
+            "rate": self.table.parameter.tolist(),
+            "epsilon": self.table.epsilon.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Offer:
+        try:
+            table = CertifiedTable(np.array(content["rate"]), np.array(content["epsilon"]))
+            return cls(Terms.from_json(content["terms"]), table)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"this is no offer: {error!r}") from None
+
+
+def _whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")
+
+
+def _number(name: str, value: Any, low: float, high: float, *, closed: bool = False) -> None:
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not (fits and low < value and (value < high or (closed and value <= high))):
+        raise InvalidInput(f"{name} is {value!r}; it must lie in ({low:g}, {high:g}{']' if closed else ')'}")
