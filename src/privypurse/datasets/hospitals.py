@@ -26,6 +26,21 @@ _SHA256 = {
 }
 
 
+RANGES = {
+    "age": (0, 100),
+    "sex": (0, 1),
+    "cp": (1, 4),
+    "trestbps": (80, 200),
+    "chol": (0, 600),
+    "fbs": (0, 1),
+    "restecg": (0, 2),
+    "thalach": (60, 220),
+    "exang": (0, 1),
+    "oldpeak": (-3, 7),
+}
+"""Where a column lies, in round numbers that anybody might have written down beforehand."""
+
+
 @dataclass(frozen=True, eq=False)
 class Hospital:
     """The patients of one hospital; numbers by column, NaN where one is missing."""
@@ -41,6 +56,12 @@ class Hospital:
     def labels(self) -> AnyArray:
         """1 for heart disease (num > 0), else 0."""
         return (self.columns["num"] > 0).astype(np.int64)
+
+    def features(self) -> FloatArray:
+        """The complete patients' columns as numbers in [-1, 1], by public ranges: a row depends on that row alone."""
+        some = self.complete()
+        columns = [2 * (self.columns[name][some] - a) / (b - a) - 1 for name, (a, b) in RANGES.items()]
+        return np.asarray(np.stack(columns, axis=1).clip(-1, 1))
 
     def complete(self, without: Collection[str] = OFTEN_MISSING) -> npt.NDArray[np.bool_]:
         """Which patients have a number in every column but those ``without`` which one gets along."""

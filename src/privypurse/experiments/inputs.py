@@ -15,19 +15,6 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.experiments.specs import Settings
 
-# Where a column of Heart Disease lies, in round numbers that anybody might have written down beforehand.
-_RANGES = {
-    "age": (0, 100),
-    "sex": (0, 1),
-    "cp": (1, 4),
-    "trestbps": (80, 200),
-    "chol": (0, 600),
-    "fbs": (0, 1),
-    "restecg": (0, 2),
-    "thalach": (60, 220),
-    "exang": (0, 1),
-    "oldpeak": (-3, 7),
-}
 _SHAPES = {
     "mnist": (1, 28, 28),
     "fashion-mnist": (1, 28, 28),
@@ -113,10 +100,8 @@ def _heart(seed: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
     """All four hospitals as one pool, complete records, a third of them held out by the seed."""
     x, y = [], []
     for hospital in datasets.heart_disease().values():
-        complete = hospital.complete()
-        columns = [2 * (hospital.columns[n][complete] - a) / (b - a) - 1 for n, (a, b) in _RANGES.items()]
-        x.append(np.stack(columns, axis=1).clip(-1, 1).astype(np.float32))
-        y.append(hospital.labels[complete])
+        x.append(hospital.features().astype(np.float32))
+        y.append(hospital.labels[hospital.complete()])
     inputs, labels = np.concatenate(x), np.concatenate(y)
     order = np.random.default_rng([seed, 2]).permutation(labels.size)
     train, test = order[labels.size // 3 :], order[: labels.size // 3]

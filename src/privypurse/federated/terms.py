@@ -25,6 +25,7 @@ from privypurse.errors import InvalidInput
 ADVERSARIES = ("server", "public")
 _PER_DECADE = 100  # rates of the table: a neighbour costs at most 2.3 % of a rate
 _LOWEST_RATE = 1e-7
+_LEAST_EPSILON = 0.01  # who grants less than the smallest rate costs takes no part
 _RARELY = 0.05  # how often a client may be asked more often than it is willing to join
 
 
@@ -102,9 +103,12 @@ class Terms:
 
         From rate 1 down, until a rate costs next to nothing. Nothing between its points is believed (rule 4).
         """
-        decades = math.log10(1 / _LOWEST_RATE)
-        rates = np.power(10.0, -np.arange(round(decades * _PER_DECADE) + 1) / _PER_DECADE)
-        return CertifiedTable(rates, self.certified(rates, progress))
+        rates, costs = np.ones(1), self.certified(np.ones(1))
+        while costs[-1] > _LEAST_EPSILON and rates[-1] > _LOWEST_RATE:
+            lower = rates[-1] * np.power(10.0, -np.arange(1, _PER_DECADE // 2 + 1) / _PER_DECADE)
+            rates = np.concatenate([rates, lower])
+            costs = np.concatenate([costs, self.certified(lower, progress)])
+        return CertifiedTable(rates, costs)
 
     def to_json(self) -> dict[str, Any]:
         return {item.name: getattr(self, item.name) for item in fields(self)}

@@ -1,0 +1,130 @@
+"""Flower around the rounds: a strategy for the server, an app for each client. Nothing of the transport is ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # nobody is told that anything runs here
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from privypurse.errors import InvalidInput
+from privypurse.federated.book import Update
+from privypurse.federated.client import Client, Declined
+from privypurse.federated.server import Aggregated, State, aggregate, asked
+from privypurse.federated.terms import Offer
+from privypurse.training.randomness import randomness
+
+_log = logging.getLogger("privypurse.federated")
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+
+
+def to_record(arrays: State) -> ArrayRecord:
+    """Parameters as Flower sends them."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
+
+
+def from_record(record: ArrayRecord) -> State:
+    """Parameters as they came."""
+    return {str(name): array.numpy() for name, array in record.items()}
+
+
+class PersonalisedAverage(Strategy):
+    """FedAvg in which each record spends its own ε (Liu et al. 2024, Algorithm 1).
+
+    Each client is asked by its own coin with the rate of the terms; their number is not fixed, and a round that
+    nobody is asked for is a round. Updates are added with public weights. An answer that is missing, an error, not
+    finite or of another model leaves its place empty; the log says so, and the client's book has paid for it.
+    """
+
+    def __init__(self, offer: Offer, seed: int | None = None) -> None:
+        self.offer = offer
+        self.history: list[Aggregated] = []
+        self._source = randomness(seed)
+        self._state: State = {}
+        self._asked: list[int] = []
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        self._state = from_record(arrays)
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) > self.offer.terms.clients:
+            raise InvalidInput(
+                f"{len(nodes)} clients are there, but the terms were made for {self.offer.terms.clients}"
+            )
+        chosen = asked(self.offer.terms, self._source.for_step(server_round).uniform(len(nodes)))
+        self._asked = [nodes[k] for k in chosen]
+        told = ConfigRecord({**dict(config), "server-round": server_round, "offer": json.dumps(self.offer.to_json())})
+        content = RecordDict({ARRAYS: arrays, CONFIG: told})
+        return [Message(content=content, dst_node_id=node, message_type=MessageType.TRAIN) for node in self._asked]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        answers: list[tuple[int, Update]] = []
+        silent = set(self._asked)
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            silent.discard(node)
+            if reply.has_error():
+                _log.warning("round %d: client %d failed: %s", server_round, node, reply.error.reason)
+            elif ARRAYS not in reply.content.array_records:
+                _log.info("round %d: client %d declined", server_round, node)
+            else:
+                answers.append((node, from_record(reply.content.array_records[ARRAYS])))
+        for node in sorted(silent):
+            _log.warning("round %d: client %d did not answer", server_round, node)
+        outcome = aggregate(self.offer.terms, self._state, answers)
+        for node, why in outcome.refused.items():
+            _log.warning("round %d: the answer of client %s is left out: %s", server_round, node, why)
+        self.history.append(outcome)
+        return to_record(outcome.state), MetricRecord({"answers": len(outcome.used)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return []  # what a model does to the people in training is not for the server to know
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return None
+
+    def summary(self) -> None:
+        terms = self.offer.terms
+        _log.info(
+            "%d rounds of %d steps, %d clients asked with rate %g, each joins at most %d; ε holds against the %s",
+            *(terms.rounds, terms.local_steps, terms.clients, terms.client_rate, terms.cap, terms.adversary),
+        )
+
+
+def client_app(new_client: Callable[[Context, Offer], Client]) -> ClientApp:
+    """A Flower app for a client: ``new_client`` makes it from the node's context and the server's offer.
+
+    A client is made for each message and closed after it: everything that has to last is in its book on disk.
+    """
+    app = ClientApp()
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        config: Any = message.content.config_records[CONFIG]
+        client = new_client(context, Offer.from_json(json.loads(str(config["offer"]))))
+        try:
+            update = client.answer(int(config["server-round"]), from_record(message.content.array_records[ARRAYS]))
+            content = RecordDict({ARRAYS: to_record(update)})
+        except Declined as reason:
+            _log.info("declined: %s", reason)
+            content = RecordDict({METRICS: MetricRecord({"declined": 1})})
+        finally:
+            client.close()
+        return Message(content=content, reply_to=message)
+
+    return app
