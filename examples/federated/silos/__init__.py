@@ -1,0 +1,1 @@
+"""A Flower app: four employers train together, each record within its own ε."""

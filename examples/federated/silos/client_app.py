@@ -1,0 +1,20 @@
+"""A client: its node's configuration names the silo and a folder for its book. Put your own data here."""
+
+from pathlib import Path
+
+from flwr.app import Context
+
+from privypurse.federated import flower
+from privypurse.federated.client import Client
+from privypurse.federated.engine import new_client
+from privypurse.federated.terms import Offer
+
+
+def client_of(context: Context, offer: Offer) -> Client:
+    """The silo with the number ``silo`` of Adult by employer, budgets simulated; ``folder`` has to last."""
+    index = int(context.node_config.get("silo", context.node_config.get("partition-id", 0)))
+    folder = Path(str(context.node_config.get("folder", "privypurse-book")))
+    return new_client("adult", "three-levels", index, offer, folder, seed=None)
+
+
+app = flower.client_app(client_of)

@@ -1,0 +1,51 @@
+"""The server: makes the terms, waits for its clients, holds the rounds, writes the model."""
+
+import logging
+import time
+
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from privypurse.federated import flower, silos, simulation
+from privypurse.federated.terms import Offer, Terms
+
+app = ServerApp()
+log = logging.getLogger("flwr")
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    logging.getLogger("privypurse.federated").setLevel(logging.INFO)
+    logging.getLogger("privypurse.federated").handlers = log.handlers
+    terms = Terms(
+        rounds=int(config["rounds"]),
+        local_steps=int(config["local-steps"]),
+        noise_multiplier=float(config["noise-multiplier"]),
+        batch_size=int(config["batch-size"]),
+        learning_rate=float(config["learning-rate"]),
+        clients=int(config["clients"]),
+        client_rate=float(config["client-rate"]),
+        delta=float(config["delta"]),
+        adversary=str(config["adversary"]),
+    )
+    wait_for(grid, terms.clients, float(config["timeout"]))
+    strategy = flower.PersonalisedAverage(Offer.of(terms))
+    # The network is public; of the server's own data there is only a test set.
+    federation = silos.federation("adult")
+    begin = flower.to_record(simulation.new_state(federation.new_model))
+    strategy.start(grid, begin, num_rounds=terms.rounds, timeout=float(config["timeout"]))
+    state = strategy.history[-1].state
+    right = silos.accuracy(simulation.load(federation.new_model(), state), federation.test)
+    log.info("test accuracy %.2f %% on people of no silo", right)
+    np.savez(str(config["out"]), **state)
+
+
+def wait_for(grid: Grid, clients: int, timeout: float) -> None:
+    """Until all clients are there: who is missing at the start would never be asked."""
+    begun = time.monotonic()
+    while len(list(grid.get_node_ids())) < clients:
+        if time.monotonic() - begun > timeout:
+            raise TimeoutError(f"{clients} clients were expected, {len(list(grid.get_node_ids()))} came")
+        time.sleep(0.5)
