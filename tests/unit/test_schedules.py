@@ -1,6 +1,7 @@
 """Schedules: whatever the budgets, every round is paid for by everybody, and nobody pays more than they promised."""
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -34,6 +35,15 @@ def made(epsilon, method="pdp-sgd", *, epochs=5, batch_size=10, accountant="rdp"
     return pp.schedule(budgets, method, epochs=epochs, batch_size=batch_size, accountant=accountant, **options)
 
 
+def made_or_named(epsilon, method, **options):
+    """The schedule, or the ε that an error names as out of reach."""
+    try:
+        return made(epsilon, method, **options), None
+    except pp.InfeasibleBudget as error:
+        return None, error.epsilon
+
+
+@functools.cache
 def several(accountant="rdp"):
     """A schedule of several rounds over three levels."""
     schedule = made(np.repeat(THREE, 10), epochs=20, batch_size=100, accountant=accountant)
@@ -56,10 +66,8 @@ def recomputed(schedule, accountant):
 
 
 def overspends(schedule):
-    """Whether any level spends more than it promised, by the accountant that the schedule was not made with."""
-    other = RDP() if schedule.accountant == "pld" else PLD()
-    # Of the two bounds each is true, so that the smaller one decides.
-    spent = np.minimum(recomputed(schedule, other), recomputed(schedule, RDP()))
+    """Whether any level really spends more than it promised: both bounds are true, so the smaller one decides."""
+    spent = np.minimum(recomputed(schedule, PLD()), recomputed(schedule, RDP()))
     return bool((spent > schedule.epsilon).any())
 
 
@@ -90,14 +98,13 @@ def require_sound(schedule, epsilon, accountant):
         assert one.steps >= 1
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(populations(), st.sampled_from(METHODS), st.floats(0.1, 40.0), st.floats(0.05, 1.0))
 def test_nobody_overspends(epsilon, method, epochs, share):
     batch_size = max(1, int(share * epsilon.size))
-    try:
-        schedule = made(epsilon, method, epochs=epochs, batch_size=batch_size)
-    except pp.InfeasibleBudget as error:  # then it names an ε that somebody holds (rule 9)
-        assert np.isclose(ladder.rung_value(ladder.rung_below(epsilon)), error.epsilon, rtol=1e-12).any()
+    schedule, named = made_or_named(epsilon, method, epochs=epochs, batch_size=batch_size)
+    if schedule is None:  # then an ε is named that somebody holds (rule 9)
+        assert np.isclose(ladder.rung_value(ladder.rung_below(epsilon)), named, rtol=1e-12).any()
         return
     require_sound(schedule, epsilon, RDP())
     if method in ("groups", Groups("relaxed-first")):
@@ -128,16 +135,22 @@ def test_what_everybody_grants_is_used_up(accountant):
     assert not overspends(schedule)
 
 
-def test_chances_that_are_not_solved_overspend():
-    """The broken twin: the chances that ε itself would have, as if what rounds cost added up like their thresholds."""
-    schedule = several("pld")
-    taus = [one.threshold for one in schedule.rounds]
-    unsolved = with_chances(schedule, np.maximum(nominal_chances(schedule.epsilon, taus), 0))
-    nominal_is_more = (unsolved.rounds[0].chance > schedule.rounds[0].chance).any()
-    assert nominal_is_more
-    assert overspends(unsolved)
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_chances_that_are_not_solved_overspend(accountant):
+    """The broken twin: chances from ε itself. With few steps only one round is worth it, and all noise is for it."""
+    epsilon = np.repeat([0.1, 0.2, 0.4, 0.5, 1.0], [100, 100, 400, 300, 100])
+    schedule = made(epsilon, epochs=3, batch_size=1000, accountant=accountant)
+    assert not overspends(schedule)
+    twin = with_chances(schedule, nominal_chances(schedule.epsilon, [one.threshold for one in schedule.rounds]))
+    assert overspends(twin)
     with pytest.raises(pp.InvalidInput, match="overspend"):
-        unsolved.check(pp.Budgets(np.repeat(THREE, 10), delta=1e-5))
+        twin.check(pp.Budgets(epsilon, delta=1e-5))
+
+
+def test_chances_that_are_not_solved_waste_where_they_do_not_overspend():
+    schedule = several("pld")
+    twin = with_chances(schedule, nominal_chances(schedule.epsilon, [one.threshold for one in schedule.rounds]))
+    assert (twin.spent_by_level() / twin.epsilon)[0] < 0.9 < 0.98 < (schedule.spent_by_level() / schedule.epsilon)[0]
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
@@ -177,8 +190,8 @@ def test_one_person():
 
 
 def test_steps_are_those_of_the_epochs():
-    for epochs in (1, 7.5, 30):
-        schedule = made(np.repeat(THREE, 10), epochs=epochs, batch_size=50)
+    for epochs in (1, 7.5):
+        schedule = made(np.repeat(THREE, 10), epochs=epochs, batch_size=50, accountant="pld")
         assert schedule.steps == pytest.approx(epochs * 20, abs=len(schedule.rounds))
 
 
@@ -227,7 +240,7 @@ def test_deltas_of_their_own():
 
 def test_a_million_different_budgets():
     epsilon = np.random.default_rng(0).uniform(1, 4, 1_000_000)
-    schedule = made(epsilon, batch_size=50_000, epochs=50)
+    schedule = made(epsilon, "sampling", batch_size=50_000, epochs=50)
     assert schedule.epsilon.size < 1000
     assert (schedule.spent() <= epsilon).all()
     assert len(schedule.summary().splitlines()) < 40
@@ -239,12 +252,12 @@ def test_a_million_different_budgets():
 def test_persons_with_several_records():
     person = np.repeat(np.arange(40), np.tile([1, 2, 3, 4], 10))
     epsilon = np.array([1.0, 2.0, 3.0, 2.0])[person % 4]
-    schedule = made(epsilon, person=person, batch_size=5)
+    schedule = made(epsilon, "adapdp", person=person, batch_size=5)
     assert schedule.people == 40
     assert schedule.people_by_level().tolist() == [10, 20, 10]
     assert schedule.spent().shape == (100,)
     assert (schedule.spent() <= epsilon).all()
-    alike = made(np.array([1.0, 2.0, 3.0, 2.0])[np.arange(40) % 4], batch_size=5)
+    alike = made(np.array([1.0, 2.0, 3.0, 2.0])[np.arange(40) % 4], "adapdp", batch_size=5)
     np.testing.assert_array_equal(schedule.spent_by_level(), alike.spent_by_level())
     drawn = np.arange(40) % 4 == 3
     plan = schedule.round_plan(0, drawn)
@@ -291,11 +304,14 @@ def test_draws_follow_the_chance_and_the_level():
 
 
 def test_check_finds_a_budget_that_was_lowered():
-    schedule = made(THREE)
+    schedule = made(THREE, "groups")
     schedule.check(pp.Budgets(THREE, delta=1e-5))
     lower = THREE.copy()
     lower[60] = 1.5
     with pytest.raises(pp.InvalidInput, match=r"1 records overspend; worst is record 60"):
+        schedule.check(pp.Budgets(lower, delta=1e-5))
+    lower[60] = schedule.spent()[60] * (1 - 1e-6)  # and a hair is enough
+    with pytest.raises(pp.InvalidInput, match="record 60"):
         schedule.check(pp.Budgets(lower, delta=1e-5))
     with pytest.raises(pp.InvalidInput, match="100 records, budgets hold 99"):
         schedule.check(pp.Budgets(THREE[:-1], delta=1e-5))
@@ -318,7 +334,7 @@ def test_rounds_must_be_a_positive_number(method, rounds):
 
 
 def test_names_that_are_unknown():
-    with pytest.raises(pp.InvalidInput, match="'sample'.*'pdp-sgd', 'adapdp', 'sampling', 'groups'"):
+    with pytest.raises(pp.InvalidInput, match=r"'sample'.*'pdp-sgd', 'adapdp', 'sampling', 'groups'"):
         made(THREE, "sample")
     with pytest.raises(pp.InvalidInput, match="not int"):
         made(THREE, 3)
@@ -346,14 +362,14 @@ def test_budgets_must_be_budgets():
         pp.schedule([1.0, 2.0], epochs=1, batch_size=1)
 
 
-@pytest.mark.parametrize("method", ["pdp-sgd", "sampling", "groups"])
+@pytest.mark.parametrize("method", ["sampling", "groups"])
 def test_a_delta_that_the_accountant_cannot_prove(method):
     with pytest.raises(pp.PrivyPurseError, match="δ = 1e-11"):
         made(THREE, method, delta=1e-11, accountant="pld")
     assert (made(THREE, method, delta=1e-11, accountant="rdp").spent() <= THREE).all()
 
 
-@pytest.mark.parametrize("method", ["pdp-sgd", "adapdp", "sampling", "groups"])
+@pytest.mark.parametrize("method", ["sampling", "groups"])
 def test_a_budget_out_of_reach_is_named(method):
     with pytest.raises(pp.InfeasibleBudget, match=r"ε = 1e-06") as raised:
         made([1e-6, 1.0, 2.0], method, batch_size=1)

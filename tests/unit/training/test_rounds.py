@@ -1,0 +1,343 @@
+"""pp.train_rounds: who is in a round, what the others add to it, and runs that were broken off."""
+
+import dataclasses
+import math
+import stat
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset, TensorDataset
+
+import privypurse as pp
+from privypurse.schedules import Round, Schedule
+from privypurse.training import rounds as in_rounds
+from privypurse.training.rounds import AveragedOutputs
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+LOSS = partial(F.cross_entropy, reduction="none")
+N = 60
+
+
+def data(n: int = N) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 6, generator=generator)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def one_step(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def by_hand(
+    chances: list[list[float]],
+    *,
+    noise: float = 1.0,
+    steps: int = 4,
+    rate: float = 0.5,
+    people: int = N,
+    separate: bool = False,
+    taus: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0),
+    owner: object = None,
+) -> Schedule:
+    """A schedule with these chances: a list for each round, a number for each level; levels take turns."""
+    levels = len(chances[0])
+    return Schedule(
+        method="by hand",
+        accountant="rdp",
+        rounds=tuple(
+            Round(
+                threshold=tau, noise_multiplier=noise, steps=steps, rate=rate, chance=np.array(chance), expected=10.0
+            )
+            for tau, chance in zip(taus, chances, strict=False)
+        ),
+        batch_size=10,
+        clip_norm=1.0,
+        epsilon=np.arange(1.0, levels + 1),
+        delta=np.full(levels, 1e-5),
+        level_of=np.arange(people) % levels,
+        owner=owner,  # type: ignore[arg-type]
+        separate=separate,
+    )
+
+
+def drawn_by(schedule: Schedule, monkeypatch: pytest.MonkeyPatch, **options: object) -> list[np.ndarray]:
+    """Who a run of this schedule draws into each round; nothing is trained."""
+    seen: list[np.ndarray] = []
+    monkeypatch.setattr(in_rounds, "train", lambda model, optimizer, dataset, plan, *_, **__: seen.append(plan.rates))
+    pp.train_rounds(network, adam, data(4), schedule, LOSS, **options)  # type: ignore[arg-type]
+    return [rates > 0 for rates in seen]
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+# --- Who is in a round --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_draws_follow_the_chances(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts are binomial with the chance of each level; one that is a hundredth off is told apart."""
+    chances, each = [[0.1, 0.5, 1.0], [0.0, 0.02, 0.7]], 200_000
+    drawn = drawn_by(by_hand(chances, people=3 * each), monkeypatch, seed=seed)
+    assert len(drawn) == 2
+    for who, expected in zip(drawn, chances, strict=True):
+        for level, chance in enumerate(expected):
+            count = int(who[level::3].sum())
+            if chance in (0, 1):
+                assert count == chance * each
+                continue
+            assert stats.binomtest(count, each, chance).pvalue > 1e-6
+            assert stats.binomtest(count, each, chance + 0.01).pvalue < 1e-6
+            assert stats.binomtest(count, each, chance - 0.01).pvalue < 1e-6
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_rounds_draw_independently(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    people = 40_000
+    first, second, third = drawn_by(by_hand([[0.5]] * 3, people=people), monkeypatch, seed=seed)
+    for one, other in ((first, second), (first, third), (second, third)):
+        assert stats.binomtest(int((one & other).sum()), people, 0.25).pvalue > 1e-6
+        assert stats.binomtest(int((one == other).sum()), people, 0.5).pvalue > 1e-6
+    again = drawn_by(by_hand([[0.5]] * 3, people=people), monkeypatch, seed=seed)
+    assert all(np.array_equal(a, b) for a, b in zip((first, second, third), again, strict=True)) == (seed is not None)
+
+
+def test_a_round_draws_persons_with_all_their_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = np.repeat(np.arange(30), 2)
+    (who,) = drawn_by(by_hand([[0.5]], people=30, owner=owner), monkeypatch)
+    assert who.shape == (60,)
+    np.testing.assert_array_equal(who[::2], who[1::2])
+    assert 0 < who.sum() < 60
+
+
+def test_steps_are_drawn_anew_from_those_in_the_round() -> None:
+    """A round's coin and a step's coin are two, with a seed as well: a quarter of all people are in a step."""
+
+    class Seen(Dataset):
+        def __init__(self) -> None:
+            self.counts = np.zeros(2000, dtype=int)
+
+        def __len__(self) -> int:
+            return 2000
+
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            self.counts[index] += 1
+            return torch.zeros(6), 0
+
+    seen = Seen()
+    pp.train_rounds(network, adam, seen, by_hand([[0.5]], people=2000, steps=4), LOSS, seed=1)
+    ever = int((seen.counts > 0).sum())
+    assert stats.binomtest(ever, 2000, 0.5 * (1 - 0.5**4)).pvalue > 1e-6
+    assert stats.binomtest(int(seen.counts.sum()), 8000, 0.25).pvalue > 1e-4
+
+
+# --- What they contribute -----------------------------------------------------------------------------------------
+
+
+def linear() -> nn.Module:
+    layer = nn.Linear(2, 2, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+def test_who_is_not_drawn_contributes_nothing() -> None:
+    """Level 0 pulls the first column, level 1 the second; a round of one level alone moves one column alone."""
+    x = torch.zeros(N, 2)
+    x[0::2, 0], x[1::2, 1] = 1e4, 1e4
+    dataset = TensorDataset(x, torch.zeros(N, dtype=torch.long))
+    for inside in (0, 1):
+        chance = [0.0, 0.0]
+        chance[inside] = 1.0
+        schedule = by_hand([chance], noise=1e-7, rate=1.0, steps=1)
+        weight = pp.train_rounds(linear, one_step, dataset, schedule, LOSS).model.weight.detach()
+        # Thirty people with gradients of norm 1 in all, divided by the public 10, in opposite rows.
+        np.testing.assert_allclose(weight[:, inside].abs(), 3 / math.sqrt(2), rtol=1e-4)
+        assert weight[:, 1 - inside].abs().max() < 1e-5
+    both = by_hand([[1.0, 0.0], [0.0, 1.0]], noise=1e-7, rate=1.0, steps=1)
+    weight = pp.train_rounds(linear, one_step, dataset, both, LOSS).model.weight.detach()
+    assert weight.abs().min() > 1
+
+
+def test_a_round_that_draws_nobody_is_noise_alone() -> None:
+    schedule = by_hand([[0.0]], noise=50.0, steps=1)
+    dataset = TensorDataset(torch.ones(N, 2), torch.zeros(N, dtype=torch.long))
+    weight = pp.train_rounds(linear, one_step, dataset, schedule, LOSS).model.weight.detach()
+    assert (weight != 0).all()
+    assert weight.abs().max() < 50 / 10 * 7
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_each_round_has_noise_of_its_own(seed: int | None) -> None:
+    """With one seed for all rounds the noise would be the same twice, and could be taken off."""
+    schedule = by_hand([[0.0], [0.0]], noise=1.0, steps=1, separate=True)
+    dataset = TensorDataset(torch.ones(N, 2), torch.zeros(N, dtype=torch.long))
+    first, second = pp.train_rounds(linear, one_step, dataset, schedule, LOSS, seed=seed).model.models
+    assert not np.isclose(first.weight.detach(), second.weight.detach(), rtol=1e-3).any()
+    again = pp.train_rounds(linear, one_step, dataset, schedule, LOSS, seed=seed).model.models
+    assert same(first, again[0]) == (seed is not None)
+
+
+# --- One model or several -----------------------------------------------------------------------------------------
+
+
+def test_averaged_outputs_are_the_weighted_mean_of_probabilities() -> None:
+    torch.manual_seed(1)
+    models, weights = [nn.Linear(6, 4) for _ in range(3)], np.array([0.5, 0.2, 0.3])
+    averaged = AveragedOutputs(models, weights)
+    x = torch.randn(7, 6)
+    by_hand_ = sum(w * model(x).softmax(-1) for w, model in zip(weights.tolist(), models, strict=True))
+    torch.testing.assert_close(averaged(x).exp(), by_hand_)
+    torch.testing.assert_close(averaged(x).exp().sum(-1), torch.ones(7))
+    logits = sum(w * model(x) for w, model in zip(weights.tolist(), models, strict=True)).softmax(-1)
+    assert (averaged(x).exp() - logits).abs().max() > 1e-3  # not the mean of logits
+    alone = AveragedOutputs(models, np.array([0.0, 1.0, 0.0]))
+    torch.testing.assert_close(alone(x).exp(), models[1](x).softmax(-1))
+    restored = AveragedOutputs([nn.Linear(6, 4) for _ in range(3)], np.ones(3) / 3)
+    restored.load_state_dict(averaged.state_dict())
+    torch.testing.assert_close(restored(x), averaged(x))
+
+
+def test_far_from_likely_classes_do_not_vanish() -> None:
+    """Logarithms of probabilities far below what a float holds stay finite."""
+    model = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[500.0], [-500.0]]))
+    out = AveragedOutputs([model, model], np.array([0.5, 0.5]))(torch.ones(1, 1))
+    torch.testing.assert_close(out, torch.tensor([[0.0, -1000.0]]))
+
+
+def test_models_of_their_own_are_weighted_by_the_schedule() -> None:
+    schedule = by_hand([[0.5], [0.5], [0.5]], separate=True)
+    report = pp.train_rounds(network, adam, data(), schedule, LOSS, seed=2)
+    assert isinstance(report.model, AveragedOutputs)
+    assert len(report.model.models) == 3
+    assert report.steps == 12
+    torch.testing.assert_close(report.model.weights, torch.tensor([1.0, 2.0, 3.0]) / 6)
+    made = []
+    one = pp.train_rounds(
+        lambda: made.append(1) or network(), adam, data(), dataclasses.replace(schedule, separate=False), LOSS, seed=2
+    )
+    assert made == [1]
+    assert isinstance(one.model, nn.Sequential)
+    assert same(report.model.models[0], pp.train_rounds(network, adam, data(), by_hand([[0.5]]), LOSS, seed=2).model)
+    assert not same(report.model.models[0], one.model)
+
+
+def test_a_schedule_that_was_solved_trains() -> None:
+    epsilon = np.repeat([1.0, 2.0, 3.0], [30, 20, 10])
+    schedule = pp.schedule(pp.Budgets(epsilon), "groups", epochs=2, batch_size=10, accountant="rdp")
+    report = pp.train_rounds(network, adam, data(), schedule, LOSS, seed=0)
+    assert report.steps == schedule.steps
+    assert not same(report.model, network())
+
+
+# --- Broken off and taken up again --------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    pass
+
+
+class BreaksOff:
+    """The loss, until it has been asked so often."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, output: Tensor, label: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise Stop
+        return LOSS(output, label)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["one model", "a model a round"])
+@pytest.mark.parametrize("seed", [7, None])
+def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, seed: int | None, separate: bool) -> None:
+    """Broken off at different places, round 2 among them: with a seed it ends as if it had not been."""
+    schedule = by_hand([[0.6, 0.9], [0.5, 0.2], [0.3, 0.8]], steps=12, separate=separate)
+    options = {"seed": seed, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    torch.manual_seed(3)
+    whole = pp.train_rounds(network, adam, data(), schedule, LOSS, seed=seed, checkpoint=tmp_path / "whole")
+    files: dict[str, bytes] = {}
+    broken: list[list[str]] = []
+    for loss in (BreaksOff(4), BreaksOff(18), BreaksOff(5), BreaksOff(10_000)):
+        torch.manual_seed(3)
+        try:
+            report = pp.train_rounds(network, adam, data(), schedule, loss, **options)  # type: ignore[arg-type]
+        except Stop:
+            broken.append(sorted(path.name for path in (tmp_path / "run").iterdir()))
+        for path in sorted((tmp_path / "run").glob("*/drawn.npz")):
+            assert files.setdefault(path.parent.name, path.read_bytes()) == path.read_bytes()  # drawn once
+    assert broken[:2] == [["round-1"], ["round-1", "round-2"]]
+    assert len(broken) == 3
+    assert sorted(files) == ["round-1", "round-2", "round-3"]
+    assert report.steps == 36
+    assert same(report.model, whole.model) == (seed is not None)
+    # Called once more there is nothing left to do.
+    done = pp.train_rounds(network, adam, data(), schedule, BreaksOff(0), **options)  # type: ignore[arg-type]
+    assert same(done.model, report.model)
+
+
+def test_people_of_a_round_stay_when_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a seed a second draw would be another one, and everybody would have to pay for both."""
+    schedule = by_hand([[0.5], [0.5]], people=300)
+    first = drawn_by(schedule, monkeypatch, checkpoint=tmp_path / "run")
+    again = drawn_by(schedule, monkeypatch, checkpoint=tmp_path / "run")
+    fresh = drawn_by(schedule, monkeypatch, checkpoint=tmp_path / "other")
+    for one, two, three in zip(first, again, fresh, strict=True):
+        np.testing.assert_array_equal(one, two)
+        assert (one != three).any()
+
+
+def test_another_schedule_in_the_same_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = by_hand([[0.5, 0.7], [0.5, 0.2]])
+    drawn_by(schedule, monkeypatch, checkpoint=tmp_path)
+    others = [
+        by_hand([[0.5, 0.7000001], [0.5, 0.2]]),
+        by_hand([[0.5, 0.7], [0.5, 0.3]]),
+        by_hand([[0.5, 0.7], [0.5, 0.2]], noise=1.1),
+        by_hand([[0.5, 0.7], [0.5, 0.2]], steps=5),
+        by_hand([[0.5, 0.7], [0.5, 0.2]], rate=0.4),
+        dataclasses.replace(schedule, level_of=1 - schedule.level_of),
+        dataclasses.replace(schedule, batch_size=11),
+        dataclasses.replace(schedule, clip_norm=2.0),
+    ]
+    for other in others:
+        with pytest.raises(pp.InvalidInput, match="another schedule"):
+            drawn_by(other, monkeypatch, checkpoint=tmp_path)
+    drawn_by(by_hand([[0.5, 0.7], [0.5, 0.2]]), monkeypatch, checkpoint=tmp_path)
+
+
+def test_only_the_owner_reads_who_was_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pp.train_rounds(network, adam, data(), by_hand([[0.5], [0.5]], steps=2), LOSS, checkpoint=tmp_path / "run")
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"drawn.npz", "checkpoint.pt", "steps"}
+    for path in files:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
+    assert capsys.readouterr().out == ""
+
+
+def test_a_schedule_is_needed() -> None:
+    plan = pp.plan(pp.Budgets(np.full(N, 2.0)), "uniform", steps=3, batch_size=10, accountant="rdp")
+    with pytest.raises(pp.InvalidInput, match="must be a Schedule, not Plan"):
+        pp.train_rounds(network, adam, data(), plan, LOSS)  # type: ignore[arg-type]
+    with pytest.raises(pp.InvalidInput, match="61 records"):
+        pp.train_rounds(network, adam, data(61), by_hand([[0.5]]), LOSS)
