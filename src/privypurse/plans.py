@@ -48,8 +48,8 @@ _PROMISES = {
         "each ε protects is said by the schedule."
     ),
     Promise.NONE: (
-        "NO PROMISE. This plan repeats a published method for comparison; 'certified' is what it really spends, "
-        "which may be more than was promised. Do not train on people's data with it."
+        "NO PROMISE. This repeats a published method for comparison; 'certified' or 'spent' is at most what it "
+        "really spends, and may be more than was promised. Do not train on people's data with it."
     ),
 }
 
@@ -176,10 +176,10 @@ class Plan:
             raise InvalidInput("a plan needs its noise multiplier")
         object.__setattr__(self, "promise", Promise(self.promise))
         object.__setattr__(self, "notes", tuple(self.notes))
-        level_of = _compact(self.level_of, len(self.levels), "level_of")
+        level_of = compact(self.level_of, len(self.levels), "level_of")
         object.__setattr__(self, "level_of", level_of)
         if self.owner is not None:
-            object.__setattr__(self, "owner", _compact(self.owner, level_of.size, "owner"))
+            object.__setattr__(self, "owner", compact(self.owner, level_of.size, "owner"))
 
     def __repr__(self) -> str:
         return (
@@ -394,7 +394,7 @@ def in_every_step(rates: FloatArray) -> bool:
     return bool(np.isin(rates, (0.0, 1.0)).all())
 
 
-def _compact(index: Any, below: int, name: str) -> AnyArray:
+def compact(index: Any, below: int, name: str) -> AnyArray:
     """Indices in the smallest type that holds them: a million people at three levels are a megabyte."""
     values = np.asarray(index)
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iu":

@@ -10,7 +10,7 @@ from privypurse.accounting import Composed, Progress, Release, SampledGaussian, 
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
-from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.plans import LevelTable, Plan, Promise, TrainingShape, compact
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -76,6 +76,10 @@ class Schedule:
             object.__setattr__(self, name, frozen(np.array(getattr(self, name), dtype=np.float64)))
         if any(one.chance.size != self.epsilon.size for one in self.rounds):
             raise InvalidInput(f"every round needs a chance for each of the {self.epsilon.size} levels")
+        level_of = compact(self.level_of, self.epsilon.size, "level_of")
+        object.__setattr__(self, "level_of", level_of)
+        if self.owner is not None:
+            object.__setattr__(self, "owner", compact(self.owner, level_of.size, "owner"))
 
     def __repr__(self) -> str:
         return (
@@ -125,12 +129,19 @@ class Schedule:
         spent = self.spent()
         if len(budgets) != spent.size:
             raise InvalidInput(f"the schedule is for {spent.size:,} records, budgets hold {len(budgets):,}")
-        over = spent > budgets.epsilon
+        owner = np.arange(spent.size) if self.owner is None else self.owner
+        if not np.array_equal(owner, budgets.owner):
+            raise InvalidInput(
+                f"the schedule counts {self.people:,} people and budgets {budgets.people:,}, or they own other "
+                "records; make it from these budgets, with the same person= ids"
+            )
+        delta = self.delta[self.level_of][owner]
+        over = (spent > budgets.epsilon) | (delta > budgets.delta)
         if over.any():
             worst = int(np.argmax(np.where(over, spent / budgets.epsilon, 0.0)))
             raise InvalidInput(
-                f"{int(over.sum()):,} records overspend; worst is record {worst}: spends ε = {spent[worst]:.4g}, "
-                f"holds {budgets.epsilon[worst]:.4g}"
+                f"{int(over.sum()):,} records overspend; worst is record {worst}: spends ε = {spent[worst]:.4g} at "
+                f"δ = {delta[worst]:g}, holds ε = {budgets.epsilon[worst]:.4g} at δ = {budgets.delta[worst]:g}"
             )
 
     def draw(self, number: int, uniforms: FloatArray) -> AnyArray:

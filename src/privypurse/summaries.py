@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from privypurse.plans import LevelRow, Plan
+from privypurse.plans import LevelRow, Plan, Promise
 
 COLUMNS = ("people", "ε promised", "ε certified", "rate", "clip norm")
 
@@ -52,6 +52,8 @@ def facts(plan: Plan) -> list[str]:
 
 def text(plan: Plan, most: int = 12) -> str:
     """The whole plan as plain text."""
+    if plan.promise is Promise.PART:  # its table would say how many were drawn
+        return f"method {plan.method}, {plan.steps:,} steps\n\n{plan.promise.text}"
     table = [COLUMNS, *(cells(row) for row in plan.by_level(most))]
     widths = [max(len(line[k]) for line in table) for k in range(len(COLUMNS))]
     body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]

@@ -17,6 +17,7 @@ from privypurse.accounting.loss_distribution import LossDistribution
 from privypurse.assignment.published import Published, published
 from privypurse.assignment.rounds import AdaPdp, Groups, PdpSgd, Sampling
 from privypurse.assignment.threshold import FixedLoss
+from privypurse.errors import InvalidInput
 from privypurse.plans import Promise
 from privypurse.schedules import Round
 
@@ -365,3 +366,21 @@ def test_only_thresholds_were_published_that_way() -> None:
     budgets = pp.Budgets([1.0, 2.0])
     with pytest.raises(pp.InvalidInput, match="threshold sampling"):
         published(budgets, Groups(), epochs=1, batch_size=1, rng=np.random.default_rng(0))  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_said_at_a_delta_is_infinite_and_no_crash() -> None:
+    assert (
+        luck.epsilon([luck.Turn(1.0, Gaussian(0.3))], 1e-5) >= float(PLD().epsilons([Gaussian(0.3)], 1e-5)[0]) * 0.99
+    )
+
+
+def test_published_rounds_say_that_nothing_is_promised_and_give_no_releases() -> None:
+    budgets = pp.Budgets(np.repeat([0.5, 0.75, 1.0], 40), delta=1e-3)
+    made = published(budgets, Sampling(), epochs=2, batch_size=20, rng=np.random.default_rng(0))
+    assert "NO PROMISE" in made.summary()
+    with pytest.raises(InvalidInput, match="different rounds"):
+        made.releases()
+    with pytest.raises(InvalidInput, match="Budgets"):
+        published([0.5], Sampling(), epochs=2, batch_size=20, rng=np.random.default_rng(0))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="epochs"):
+        published(budgets, Sampling(), epochs=float("nan"), batch_size=20, rng=np.random.default_rng(0))

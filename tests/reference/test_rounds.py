@@ -172,3 +172,16 @@ def test_who_is_charged_only_when_drawn_overspends() -> None:
     charged = float(PLD().epsilons([SampledRound(rate, PureDP(1.0), 10)], 1e-6)[0])
     assert truth <= charged <= truth * 1.01
     assert charged > 0.5 * 4
+
+
+@pytest.mark.parametrize("order", [2.5, 6.5, 11.5])
+def test_orders_between_and_beyond_the_whole_ones_are_bounds_too(order: float) -> None:
+    """With few orders at hand the last whole one may lie below the last order; nothing is flat there."""
+    rate, sigma = 0.9, 1.0
+    x = np.linspace(-14, 26, 40_001)
+    q, inner = stats.norm.logpdf(x, 0, sigma), stats.norm.logpdf(x, 1, sigma)
+    p = np.logaddexp(math.log1p(-rate) + q, math.log(rate) + inner)
+    truth = renyi(order, p, q, math.log(x[1] - x[0]))
+    for orders in ([1.5, order], [1.5, 2.0, 3.0, order]):
+        curve = RDP(orders=np.array(sorted(set(orders)))).curves([SampledRound(rate, Gaussian(sigma))])
+        assert curve[0, -1] >= truth - 1e-9

@@ -391,3 +391,27 @@ def test_a_schedule_needs_rounds_that_fit():
     with pytest.raises(ValueError, match="read-only"):
         schedule.rounds[0].chance[0] = 1.0
     assert isinstance(schedule, Schedule)
+
+
+def test_check_looks_at_delta_and_persons_too() -> None:
+    made = pp.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=10, accountant="rdp")
+    with pytest.raises(pp.InvalidInput, match=r"δ = 0\.001"):
+        made.check(pp.Budgets([0.5, 1.0] * 20, delta=1e-9))
+    with pytest.raises(pp.InvalidInput, match="person"):
+        made.check(pp.Budgets([0.5, 1.0] * 20, delta=1e-3, person=[k % 2 for k in range(40)]))
+
+
+def test_more_in_a_batch_than_there_are_is_an_error() -> None:
+    with pytest.raises(pp.InvalidInput, match="only 40 people"):
+        pp.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=41)
+
+
+def test_huge_budgets_do_not_make_an_empty_schedule() -> None:
+    made = pp.schedule(pp.Budgets([1.0] * 50 + [1e4] * 50, delta=1e-3), epochs=5, batch_size=10, accountant="rdp")
+    assert max(one.chance.max() for one in made.rounds) == 1.0
+
+
+def test_a_round_does_not_tell_how_many_were_drawn() -> None:
+    made = pp.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=10, accountant="rdp")
+    texts = {made.round_plan(0, np.arange(40) < drawn).summary() for drawn in (3, 17, 40)}
+    assert len(texts) == 1

@@ -104,6 +104,8 @@ class _Ratio:
             return math.inf
         if excess(0.0) <= 0:
             return 0.0
+        if excess(float(self.log.max()) + 1.0) > 0:  # the cut hides too much of Q to say anything at this δ
+            return math.inf
         return float(optimize.brentq(excess, 0.0, float(self.log.max()) + 1.0, xtol=1e-9)) + 1e-9
 
 

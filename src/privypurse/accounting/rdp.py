@@ -156,10 +156,13 @@ def sampled_round(inner: FloatArray, orders: FloatArray, rate: float) -> FloatAr
     rounding = 64 * np.finfo(np.float64).eps * (alpha * (10 + np.abs(np.log(rate)) - np.log1p(-rate)) + excess)
     removing = np.interp(orders, np.append(1, alpha), np.append(0.0, np.logaddexp(0.0, sums + rounding)))
     by_tangent = np.interp(1.0 + rate * (orders - 1.0), nodes, moments)  # (α-1)·π·ρ(a) is (a-1)·ρ(a)
-    spread = np.minimum(orders - 1.0, 700.0 / -np.log1p(-rate))  # beyond it the other bound is the smaller anyway
+    spread = np.minimum(
+        orders - 1.0, 700.0 / max(-np.log1p(-rate), 1e-300)
+    )  # beyond it the other bound is the smaller anyway
     whole = np.expm1(-spread * np.log1p(-rate))
     beyond = whole * (1 + 16 * np.finfo(np.float64).eps) - spread * rate
-    by_square = np.where(spread == orders - 1.0, np.log1p(beyond * np.expm1(min(excess[0], 300.0))), np.inf)
+    with np.errstate(over="ignore"):  # ∞ is a bound too
+        by_square = np.where(spread == orders - 1.0, np.log1p(beyond * np.expm1(min(excess[0], 300.0))), np.inf)
     adding = np.minimum(by_tangent, by_square if excess[0] < 300.0 else np.inf)
-    amplified = np.where(orders <= largest, np.maximum(removing, adding), unsampled)
+    amplified = np.where(orders <= alpha[-1], np.maximum(removing, adding), unsampled)
     return np.asarray(np.minimum(amplified, unsampled) / (orders - 1.0) * _ROUND_UP, dtype=np.float64)

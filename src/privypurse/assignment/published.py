@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from privypurse.accounting import PLD, RDP, Composed, Progress, SampledGaussian, SampledRound, luck
+from privypurse.accounting import PLD, RDP, Composed, Progress, Release, SampledGaussian, SampledRound, luck
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.assignment.base import levels_of
-from privypurse.assignment.rounds import AdaPdp, PdpSgd, Sampling
+from privypurse.assignment.rounds import AdaPdp, PdpSgd, Sampling, check_epochs
 from privypurse.assignment.threshold import Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
-from privypurse.errors import InvalidInput
+from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import Promise
 from privypurse.schedules import Round, Schedule
 
@@ -48,6 +48,21 @@ class Published(Schedule):
 
     def draw(self, number: int, uniforms: FloatArray) -> AnyArray:
         return self.drawn[number]
+
+    def releases(self) -> tuple[Release, ...]:
+        raise InvalidInput("people of one level faced different rounds; spent_by_level() bounds what that cost")
+
+    def summary(self) -> str:
+        """The rounds for people to read, and at most what each level really spent in them."""
+        lines = [f"method {self.method}: {len(self.rounds)} rounds, {self.steps:,} steps", self.promise.text, ""]
+        lines += [
+            f"round {number}: threshold {one.threshold:.4g}, noise multiplier {one.noise_multiplier:.4g}, "
+            f"{one.steps:,} steps, {who.sum():,} drawn"
+            for number, (one, who) in enumerate(zip(self.rounds, self.drawn, strict=True), 1)
+        ]
+        spent = self.spent_by_level()
+        lines += [""] + [f"ε promised {e:g}, spent at most {s:.4f}" for e, s in zip(self.epsilon, spent, strict=True)]
+        return "\n".join(lines)
 
     def spent_by_level(self, progress: Progress | None = None) -> FloatArray:
         """At most this ε each level *really* spent at its δ, in these rounds; it may be more than was promised."""
@@ -108,6 +123,9 @@ def published(
 
     PDP-SGD divides the ``epochs`` among the rounds that it may take; a model of its own has them all in each round.
     """
+    if not isinstance(budgets, Budgets):
+        raise InvalidInput(f"budgets must be a Budgets, not {type(budgets).__name__}")
+    check_epochs(epochs)
     if not isinstance(method, PdpSgd | AdaPdp | Sampling):
         raise InvalidInput(f"only threshold sampling was published that way, not {method!r}")
     levels, level_of = levels_of(budgets)
@@ -172,6 +190,9 @@ def _noise(
         return float(accountant.epsilons([faced], delta)[0])
 
     already = float(accountant.epsilons([Composed(tuple(before))], delta)[0]) if before else 0.0
-    root = optimize.brentq(lambda log: spent(math.exp(log), follow) - already - tau, -3.0, 12.0, xtol=1e-4)
+    low, high = -4.0, 14.0
+    if spent(math.exp(low), follow) - already < tau or spent(math.exp(high), follow) - already > tau:
+        raise InfeasibleBudget(f"no noise makes a round cost ε = {tau:g} at δ = {delta:g}", epsilon=tau, delta=delta)
+    root = optimize.brentq(lambda log: spent(math.exp(log), follow) - already - tau, low, high, xtol=1e-4)
     sigma = math.exp(float(root) + 1e-4)
     return sigma, spent(sigma, 1) - already if before or follow > 1 else tau

@@ -14,6 +14,7 @@ grant, and each other person's chances so that they spend their own ε.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,7 +32,7 @@ from privypurse.schedules import Round, Schedule
 
 _LEFT = 0.02  # of the largest ε: rounds for less than this are not worth their noise
 _CLOSE = 5e-4  # of ε: how near the noise is solved
-_NOMINAL = Axis(lowest_decade=-6, highest_decade=3, per_decade=8)
+_NOMINAL = Axis(lowest_decade=-6, highest_decade=10, per_decade=8)
 """Of a nominal budget, which decides the chances of all rounds together."""
 
 
@@ -104,10 +105,13 @@ def schedule(
             f"budgets must be a Budgets, not {type(budgets).__name__}; write pp.Budgets(epsilon, delta=…)"
         )
     chosen = _method(method)
-    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or not (math.isfinite(epochs) and epochs > 0):
-        raise InvalidInput(f"epochs is {epochs!r}; it must be a positive number")
+    check_epochs(epochs)
     shape = TrainingShape(steps=1, batch_size=batch_size, clip_norm=clip_norm)
     levels, level_of = levels_of(budgets)
+    if shape.batch_size > levels.total:
+        raise InvalidInput(
+            f"batch_size is {shape.batch_size:,}, but there are only {levels.total:,} people to draw from; lower it"
+        )
     work = _Work(levels, shape, float(epochs), accountant, progress)
     rounds = work.groups(chosen.order) if isinstance(chosen, Groups) else work.thresholds(chosen)
     made = Schedule(
@@ -168,6 +172,12 @@ class _Work:
         nominal, spent = inverse.certified(self.levels.epsilon, self.levels.delta)
         self.unused = int(self.levels.people[spent < UNUSED * self.levels.epsilon].sum())
         chances = nominal_chances(nominal, taus)
+        if not chances.any():
+            raise InfeasibleBudget(
+                "nobody would be drawn into any round; take fewer epochs or a larger batch_size",
+                epsilon=float(self.levels.epsilon.max()),
+                delta=float(self.levels.delta.max()),
+            )
         return tuple(
             Round(
                 threshold=taus[k],
@@ -218,7 +228,8 @@ class _Work:
 
     def _solved_noise(self, taus: list[float], steps: list[int], rates: list[float], goal: float) -> list[float]:
         """Noise for each round in the proportions of the thresholds, so that all rounds together cost ``goal``."""
-        strictest = self.levels.delta.min(keepdims=True)
+        # Whoever is in every round holds the largest ε; that person's δ decides.
+        strictest = self.levels.delta[np.argmax(self.levels.epsilon)][None]
         accountant = accountant_named(self.accountant)
 
         def noise(scale: float) -> list[float]:
@@ -291,6 +302,13 @@ def _left(epsilon: FloatArray, threshold: float) -> FloatArray:
     Heo et al. (2023) subtract. Only thresholds and chances follow from this; what they cost is computed in the end.
     """
     return np.asarray(np.sqrt(np.maximum(epsilon**2 - threshold**2, 0.0)))
+
+
+def check_epochs(epochs: float) -> None:
+    """Raise unless it is a positive number."""
+    number = isinstance(epochs, numbers.Real) and not isinstance(epochs, bool)
+    if not (number and math.isfinite(epochs) and epochs > 0):
+        raise InvalidInput(f"epochs is {epochs!r}; it must be a positive number")
 
 
 def _method(method: str | InRounds) -> InRounds:

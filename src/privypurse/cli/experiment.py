@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-import privypurse as pp
 from privypurse.cli.extras import need_training
 from privypurse.cli.showing import as_it_is
 from privypurse.experiments import specs
@@ -24,7 +24,7 @@ Repeat a table or a figure of the papers on personalised privacy: plan, train an
 results.json, table.md (the paper's figure beside ours, and what each group was promised and spent) and a plot.
 
 Budgets are sound by default: everyone pays for every round, drawn or not. --as-published repeats the bookkeeping of
-Heo et al. (2023), which charges only who was drawn, and says what each group really spent.
+Heo et al. (2023), which charges only who was drawn, and says what each group really spent at most.
 
 Every finished cell is kept: a run that was broken off goes on where it was, and more seeds add to what is there.
 Image data is read from $PRIVYPURSE_DATA. Runs are seeded, so that they can be repeated: the models are for measuring,
@@ -69,10 +69,11 @@ def _list(console: Console) -> None:
 def _run(options: argparse.Namespace, console: Console) -> None:
     experiment = specs.find(options.name)
     need_training("experiment")
-    try:
-        import matplotlib  # noqa: F401
-    except ModuleNotFoundError:
-        raise pp.PrivyPurseError("plots need matplotlib: pip install 'privypurse[experiments]'") from None
+    if importlib.util.find_spec("matplotlib") is None:
+        console.print(
+            "no plots, for they need matplotlib: pip install 'privypurse\\[experiments]' and call this again, which "
+            "trains nothing twice"
+        )
     experiment = experiment.only(options.rows, options.columns)
     if options.as_published:
         experiment = experiment.as_published()

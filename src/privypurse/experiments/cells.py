@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning,
 from privypurse.experiments.inputs import Inputs, epsilon_of, inputs_of
 from privypurse.experiments.networks import network
 from privypurse.experiments.specs import Settings
-from privypurse.plans import Plan
+from privypurse.plans import Plan, Promise
 from privypurse.queries import statistics
 from privypurse.schedules import Schedule
 from privypurse.spending import Spending, by_group, correlation_with_loss
@@ -161,6 +161,8 @@ class _Cell:
             steps = self.settings.training.steps_for(self._records)
             _ordinary(model, optimizer, self.inputs, steps, self._batch)
             return model, steps, None
+        if made.promise is Promise.NONE:  # seeded and for measuring: nothing of it is published
+            made = replace(made, promise=Promise.PART)
         trained = train(
             model,
             optimizer,

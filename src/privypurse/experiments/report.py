@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -140,7 +141,7 @@ def _promises(experiment: Experiment, results: Results) -> list[str]:
             )
             over = max(outcome["overspent"] for outcome in outcomes)
             promise = "" if outcomes[0]["promise"] != "none" else "**no promise**, "
-            how = "what is really spent" if outcomes[0]["promise"] == "none" else outcomes[0]["accountant"]
+            how = "an upper bound" if outcomes[0]["promise"] == "none" else outcomes[0]["accountant"]
             lines.append(f"| {row} | {column} | {promised} | {spent} | {over:,} | {promise}{how} |")
     return lines
 
@@ -164,7 +165,7 @@ def save(experiment: Experiment, results: Results, versions: Sequence[Mapping[st
 
 
 def _plotted(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
-    if not results:
+    if not results or importlib.util.find_spec("matplotlib") is None:
         return []
     from privypurse.experiments import plots
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from privypurse.accounting import accountant_named
-from privypurse.plans import Plan
+from privypurse.plans import Plan, Promise
 
 _MARKS = 20  # ε is computed at so many points of a run: each costs a certification
 _MOST_LEVELS = 4
@@ -46,6 +46,8 @@ class _RichBar(Bar):
         mark = -(-steps * _MARKS // self._plan.steps)
         if steps > self._plan.steps:
             self._spent = f"a {self._plan.filter} filter keeps everyone within their ε"
+        elif self._plan.promise is Promise.PART:
+            self._spent = "the schedule says what all rounds cost"
         elif mark != self._mark:
             self._mark, self._spent = mark, self._spent_at(-(-mark * self._plan.steps // _MARKS))
         self._progress.update(self._task, completed=steps, figures=self._loss + self._spent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ from torch.utils.data import Dataset
 from privypurse import planfile
 from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
+from privypurse.plans import Promise
 from privypurse.schedules import Schedule
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train
+from privypurse.training.processes import Processes
 from privypurse.training.randomness import Randomness, randomness
 
 _DRAWN = "drawn.npz"
@@ -79,6 +82,13 @@ def train_rounds(
         raise InvalidInput(
             f"schedule must be a Schedule, not {type(schedule).__name__}; make one with pp.schedule(…)"
         )
+    if schedule.promise is Promise.NONE and seed is None:
+        raise InvalidInput(
+            f"method {schedule.method} is for comparison only and keeps no budget; choose another, or give a seed= "
+            "to repeat its figures on data that is nobody's"
+        )
+    if Processes.found().size > 1:
+        raise InvalidInput("rounds are trained in one process: several would each draw people of their own")
     begun = time.perf_counter()
     models: list[nn.Module] = []
     model, optimizer = None, None
@@ -117,13 +127,19 @@ def _seed_of(seed: int, number: int) -> int:
 def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | None) -> AnyArray:
     """Who is in the round. Drawn once: a round that goes on keeps its people, or there were two draws to pay for."""
     if folder is not None and (folder / _DRAWN).exists():
-        with np.load(folder / _DRAWN) as saved:
-            if str(saved["schedule"]) != _digest(schedule):
-                raise InvalidInput(f"{folder} holds a round of another schedule; name another checkpoint folder")
-            return np.asarray(saved["drawn"])
+        try:
+            with np.load(folder / _DRAWN) as saved:
+                same, drawn = str(saved["schedule"]) == _digest(schedule), np.asarray(saved["drawn"])
+        except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
+            raise InvalidInput(
+                f"{folder / _DRAWN} is damaged ({error}); who was drawn is not known any more"
+            ) from None
+        if not same:
+            raise InvalidInput(f"{folder} holds a round of another schedule; name another checkpoint folder")
+        return drawn
     drawn = schedule.draw(number, source.for_step(0).uniform(schedule.people))
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(folder / f"{_DRAWN}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             np.savez(file, drawn=drawn, schedule=_digest(schedule))
@@ -136,7 +152,7 @@ def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | N
 def _digest(schedule: Schedule) -> str:
     """A fingerprint of all rounds: that of their plans for nobody, and of everybody's chances."""
     nobody = np.zeros(schedule.people, dtype=bool)
-    whole = hashlib.sha256()
+    whole = hashlib.sha256(str(schedule.separate).encode())
     for number, one in enumerate(schedule.rounds):
         whole.update(planfile.digest(schedule.round_plan(number, nobody)).encode())
         whole.update(one.chance[schedule.level_of].tobytes())

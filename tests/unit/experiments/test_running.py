@@ -112,7 +112,7 @@ def test_as_published_says_that_nothing_is_promised(tmp_path: Path, capsys: pyte
     assert main(["experiment", "run", "heo-table-1-mnist", *arguments]) == 0
     said = capsys.readouterr().out
     assert "no promise" in said
-    assert "what is really spent" in said
+    assert "an upper bound" in said
     assert "PDP-SGD, adaptive, as published" in said
 
 

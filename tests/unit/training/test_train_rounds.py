@@ -341,3 +341,18 @@ def test_a_schedule_is_needed() -> None:
         pp.train_rounds(network, adam, data(), plan, LOSS)  # type: ignore[arg-type]
     with pytest.raises(pp.InvalidInput, match="61 records"):
         pp.train_rounds(network, adam, data(61), by_hand([[0.5]]), LOSS)
+
+
+def test_a_schedule_that_keeps_no_promise_is_not_trained_on_peoples_data() -> None:
+    nothing = dataclasses.replace(by_hand([[1.0, 1.0]]), promise=pp.Promise.NONE)
+    with pytest.raises(pp.InvalidInput, match="keeps no budget"):
+        pp.train_rounds(network, adam, data(), nothing, LOSS)
+    assert pp.train_rounds(network, adam, data(), nothing, LOSS, seed=0).steps == nothing.steps
+
+
+def test_a_damaged_draw_is_an_error_that_says_so(tmp_path: Path) -> None:
+    pp.train_rounds(network, adam, data(), by_hand([[0.5, 1.0]]), LOSS, seed=0, checkpoint=tmp_path)
+    path = tmp_path / "round-1" / "drawn.npz"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(pp.InvalidInput, match="damaged"):
+        pp.train_rounds(network, adam, data(), by_hand([[0.5, 1.0]]), LOSS, seed=0, checkpoint=tmp_path)
