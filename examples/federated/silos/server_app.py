@@ -29,6 +29,7 @@ def main(grid: Grid, context: Context) -> None:
         client_rate=float(config["client-rate"]),
         delta=float(config["delta"]),
         adversary=str(config["adversary"]),
+        accountant=str(config["accountant"]),
     )
     wait_for(grid, terms.clients, float(config["timeout"]))
     strategy = flower.PersonalisedAverage(Offer.of(terms))
