@@ -59,7 +59,7 @@ def rates() -> None:
     begun = time.perf_counter()
     given = offer.table.within(epsilon)
     print(
-        f"a table of {offer.table.epsilon.size} rates: {made:.2f} s, once, by the server; a million different ε looked "
+        f"a table of {offer.table.epsilon.size} rates: {made:.2f} s, once, by the server; a million ε looked "
         f"up: {time.perf_counter() - begun:.3f} s ({(given > 0).mean():.0%} take part)"
     )
 

@@ -44,8 +44,8 @@ class Setting:
 
 
 SETTINGS = {
-    "adult": Setting(15, 20, 1.0, 1e-5, 256, 0.5, 1.0),
-    "heart": Setting(15, 10, 1.0, 1e-3, 40, 0.5, 1.0),
+    "adult": Setting(15, 20, 1.0, 1e-5, 256, 1.0, 1.0, 0.5),
+    "heart": Setting(15, 10, 1.0, 1e-3, 20, 0.3, 1.0, 0.5),
     "mnist": Setting(15, 50, 0.5, 1e-4, 256, 0.5, 1.0),
     "mnist-noniid": Setting(15, 50, 0.5, 1e-4, 256, 0.5, 1.0),
 }
