@@ -58,6 +58,16 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
     from privypurse.federated import silos, trials
 
+    if options.seeds < 1:
+        raise pp.InvalidInput(f"--seeds is {options.seeds}; train at least once")
+    unused = {
+        "--method": options.method != "personalised",
+        "--baselines": options.baselines,
+        "--seeds": options.seeds > 1,
+    }
+    if options.flower and any(unused.values()):
+        wrong = next(name for name, given in unused.items() if given)
+        raise pp.InvalidInput(f"{wrong} is for the simulation in one process; leave out --flower")
     setting = trials.SETTINGS[options.data]
     if options.rounds is not None:
         setting = replace(setting, rounds=options.rounds)

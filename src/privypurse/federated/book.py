@@ -29,22 +29,43 @@ class Book:
         """``terms`` and ``records`` are fingerprints: a book belongs to one set of terms and one data set."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = self._locked()
-        path = folder / _FILE
-        if path.exists():
-            try:
-                self._content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            except json.JSONDecodeError as error:
-                raise InvalidInput(f"{path} is damaged ({error}); what was spent is not known any more") from None
-            for name, wanted in (("terms", terms), ("records", records)):
-                if self._content[name] != wanted:
-                    raise InvalidInput(
-                        f"{path} was begun with other {name}; take another folder, and mind that everybody's ε is "
-                        "spent again"
-                    )
-        else:
-            self._content = {"terms": terms, "records": records, "begun": [], "seen": 0}
-            self._write()
+        self._lock: int | None = self._locked()
+        try:
+            self._content = self._opened(terms, records)
+        except BaseException:
+            self.close()
+            raise
+
+    def _opened(self, terms: str, records: str) -> dict[str, Any]:
+        path = self._folder / _FILE
+        if not path.exists():
+            if any(self._folder.glob("answer-*")):
+                raise InvalidInput(f"{path} is missing beside answers; what was spent is not known any more")
+            fresh: dict[str, Any] = {"terms": terms, "records": records, "rates": None, "begun": [], "seen": 0}
+            self._write(fresh)
+            return fresh
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            kept = {name: content[name] for name in ("terms", "records", "rates", "begun", "seen")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(f"{path} is damaged ({error!r}); what was spent is not known any more") from None
+        for name, wanted in (("terms", terms), ("records", records)):
+            if kept[name] != wanted:
+                raise InvalidInput(
+                    f"{path} was begun with other {name}; take another folder, and mind that everybody's ε is "
+                    "spent again"
+                )
+        return kept
+
+    def bind(self, rates: str) -> None:
+        """From now on the book is of these rates (a fingerprint): what it counts is charged at them."""
+        if self._content["rates"] not in (None, rates):
+            raise InvalidInput(
+                f"{self._folder / _FILE} was begun with other rates; the server sent another table than before"
+            )
+        if self._content["rates"] is None:
+            self._content["rates"] = rates
+            self._write(self._content)
 
     def _locked(self) -> int:
         handle = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -71,6 +92,7 @@ class Book:
 
     def answer(self, number: int) -> Update | None:
         """What was answered in that round, if it was."""
+        self._require_open()
         path = self._answer(number)
         if not path.exists():
             return None
@@ -79,13 +101,15 @@ class Book:
 
     def begin(self, number: int) -> None:
         """Count a round, before anything is done for it."""
+        self._require_open()
         self._content["begun"].append(number)
         self.note(number)
 
     def note(self, number: int) -> None:
         """The server has come to that round, whoever joins it."""
+        self._require_open()
         self._content["seen"] = max(self.seen, number)
-        self._write()
+        self._write(self._content)
 
     def keep(self, number: int, update: Update) -> None:
         """Keep an answer before it is sent."""
@@ -101,15 +125,22 @@ class Book:
     def _answer(self, number: int) -> Path:
         return self._folder / f"answer-{number}.npz"
 
-    def _write(self) -> None:
+    def _write(self, content: dict[str, Any]) -> None:
         fresh = self._folder / f"{_FILE}.new"
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(self._content))
+            file.write(json.dumps(content))
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, self._folder / _FILE)
         synchronise_folder(self._folder)
 
+    def _require_open(self) -> None:
+        if self._lock is None:
+            raise InvalidInput("this client was closed; make another on the same folder")
+
     def close(self) -> None:
-        os.close(self._lock)
+        """Let go of the folder. Twice does no harm."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

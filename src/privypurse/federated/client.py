@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from privypurse import ladder
+from privypurse import ladder, planfile
 from privypurse.accounting import accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
@@ -57,8 +59,11 @@ class Client:
         offer: Offer,
         folder: str | Path,
         *,
+        adversary: str = "server",
         seed: int | None = None,
     ) -> None:
+        """``adversary`` is whom the people here were told that their ε holds against; terms that keep it against the
+        public alone are refused unless it says "public"."""
         if len(dataset) == 0:  # type: ignore[arg-type]
             raise InvalidInput("this client has no records; leave it out, or give it some")
         if len(budgets) != len(dataset):  # type: ignore[arg-type]
@@ -67,10 +72,20 @@ class Client:
             raise InvalidInput(
                 f"a record grants δ = {budgets.delta.min():g}, but the terms have {offer.terms.delta:g}; do not join"
             )
+        if adversary == "server" and offer.terms.adversary != "server":
+            raise InvalidInput(
+                'these terms keep ε against the public only; join them with adversary="public", or not'
+            )
         self._dataset, self._new_model, self._loss_fn, self._offer = dataset, new_model, loss_fn, offer
-        self._seed = seed
-        self._plan, self._sitting_out = _local_plan(budgets, offer)
+        self._seed, self._one_at_a_time = seed, threading.Lock()
+        # The book first: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.terms.digest, fingerprint(dataset) + _digest(budgets))
+        try:
+            self._plan, self._sitting_out = _local_plan(budgets, offer)
+            self._book.bind(planfile.digest(self._plan))
+        except BaseException:
+            self._book.close()
+            raise
 
     @property
     def joined(self) -> int:
@@ -91,12 +106,21 @@ class Client:
 
         ``number`` counts rounds from 1. The round is paid for before it begins, whether the answer arrives or not.
         """
+        self._check_round(number)
+        with self._one_at_a_time:
+            return self._answer(number, state)
+
+    def _check_round(self, number: int) -> None:
+        rounds = self._offer.terms.rounds
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= rounds:
+            raise InvalidInput(f"round {number!r} is not among the {rounds} of the terms")
+
+    def _answer(self, number: int, state: Mapping[str, AnyArray]) -> Update:
         terms = self._offer.terms
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= terms.rounds:
-            raise InvalidInput(f"round {number!r} is not among the {terms.rounds} of the terms")
         if (kept := self._book.answer(number)) is not None:
             return kept
         if self._book.joined >= terms.cap:
+            self._book.note(number)
             raise Declined(f"all {terms.cap} rounds that this client joins at most are spent")
         model = self._new_model()
         before = _loaded(model, state)
@@ -113,6 +137,7 @@ class Client:
 
     def held(self, number: int) -> None:
         """The server has held that round without this client: it counts against the public."""
+        self._check_round(number)
         self._book.note(number)
 
     def spent(self) -> Account:
@@ -143,11 +168,8 @@ def _local_plan(budgets: Budgets, offer: Offer) -> tuple[Plan, int]:
     epsilon, level_of = np.unique(promised, return_inverse=True)
     rate = np.minimum(offer.table.within(epsilon), 1.0)
     fits = terms.certified(rate) <= epsilon
+    # Whoever cannot afford it sits out; where nobody can, the answer is noise alone, and tells nobody that.
     rate = np.where(fits, rate, 0.0)
-    if not rate.any():
-        raise InvalidInput(
-            "no record here can afford these terms at any rate; they ask for more noise or fewer rounds"
-        )
     plan = Plan(
         method="federated",
         accountant=terms.accountant,
@@ -191,6 +213,5 @@ def _loaded(model: nn.Module, state: Mapping[str, AnyArray]) -> dict[str, AnyArr
 
 
 def _digest(budgets: Budgets) -> str:
-    import hashlib
-
-    return hashlib.sha256(budgets.epsilon.tobytes() + budgets.delta.tobytes()).hexdigest()
+    parts = (budgets.epsilon, budgets.delta, np.asarray(budgets.owner))
+    return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()

@@ -26,7 +26,8 @@ def new_client(data: str, preferences: str, index: int, offer: Offer, folder: Pa
     granted = silos.budgets_of(preferences, len(silo), rng)
     budgets = Budgets(granted, delta=offer.terms.delta)
     own = None if seed is None else 1000 * seed + index
-    return Client(silo.train, budgets, federation.new_model, silos.losses, offer, folder / str(index), seed=own)
+    data_of = (silo.train, budgets, federation.new_model, silos.losses, offer, folder / str(index))
+    return Client(*data_of, adversary=offer.terms.adversary, seed=own)  # simulated people hold what the terms say
 
 
 def run(data: str, preferences: str, terms: Terms, folder: Path, *, seed: int | None = None, cpus: int = 1) -> State:

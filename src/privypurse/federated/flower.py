@@ -30,7 +30,7 @@ ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 
 def to_record(arrays: State) -> ArrayRecord:
     """Parameters as Flower sends them."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
+    return ArrayRecord({name: Array(np.asarray(value, order="C")) for name, value in arrays.items()})
 
 
 def from_record(record: ArrayRecord) -> State:
@@ -75,13 +75,19 @@ class PersonalisedAverage(Strategy):
         silent = set(self._asked)
         for reply in replies:
             node = reply.metadata.src_node_id
+            if node not in self._asked:
+                _log.warning("round %d: client %d answered unasked", server_round, node)
+                continue
             silent.discard(node)
             if reply.has_error():
                 _log.warning("round %d: client %d failed: %s", server_round, node, reply.error.reason)
             elif ARRAYS not in reply.content.array_records:
-                _log.info("round %d: client %d declined", server_round, node)
+                _log.info("round %d: client %d declined or failed", server_round, node)
             else:
-                answers.append((node, from_record(reply.content.array_records[ARRAYS])))
+                try:
+                    answers.append((node, from_record(reply.content.array_records[ARRAYS])))
+                except Exception as error:  # whatever a stranger's bytes may cause
+                    _log.warning("round %d: the answer of client %d cannot be read: %r", server_round, node, error)
         for node in sorted(silent):
             _log.warning("round %d: client %d did not answer", server_round, node)
         outcome = aggregate(self.offer.terms, self._state, answers)
@@ -106,6 +112,15 @@ class PersonalisedAverage(Strategy):
         )
 
 
+def _answered(new_client: Callable[[Context, Offer], Client], message: Message, context: Context) -> Update:
+    config: Any = message.content.config_records[CONFIG]
+    client = new_client(context, Offer.from_json(json.loads(str(config["offer"]))))
+    try:
+        return client.answer(int(config["server-round"]), from_record(message.content.array_records[ARRAYS]))
+    finally:
+        client.close()
+
+
 def client_app(new_client: Callable[[Context, Offer], Client]) -> ClientApp:
     """A Flower app for a client: ``new_client`` makes it from the node's context and the server's offer.
 
@@ -115,16 +130,15 @@ def client_app(new_client: Callable[[Context, Offer], Client]) -> ClientApp:
 
     @app.train()
     def answer(message: Message, context: Context) -> Message:
-        config: Any = message.content.config_records[CONFIG]
-        client = new_client(context, Offer.from_json(json.loads(str(config["offer"]))))
+        # Flower would send the text of an exception to the server, and it may name people (rule 6): it stays here.
         try:
-            update = client.answer(int(config["server-round"]), from_record(message.content.array_records[ARRAYS]))
-            content = RecordDict({ARRAYS: to_record(update)})
+            content = RecordDict({ARRAYS: to_record(_answered(new_client, message, context))})
         except Declined as reason:
             _log.info("declined: %s", reason)
             content = RecordDict({METRICS: MetricRecord({"declined": 1})})
-        finally:
-            client.close()
+        except Exception:
+            _log.exception("this client failed; the server is told that, and nothing else")
+            content = RecordDict({METRICS: MetricRecord({"failed": 1})})
         return Message(content=content, reply_to=message)
 
     return app

@@ -50,9 +50,14 @@ def aggregate(terms: Terms, state: State, answers: Sequence[tuple[Any, Update]])
         if reason:
             refused[who] = reason
             continue
+        with np.errstate(over="ignore"):
+            added = {name: total[name] + weight * np.asarray(value, np.float64) for name, value in update.items()}
+            fits = all(np.isfinite(value.astype(np.float32)).all() for value in added.values())
+        if not fits:
+            refused[who] = "too large: the model would not be finite"
+            continue
         used.append(who)
-        for name, value in update.items():
-            total[name] += weight * np.asarray(value, dtype=np.float64)
+        total = added
     return Aggregated({name: value.astype(np.float32) for name, value in total.items()}, tuple(used), refused)
 
 
@@ -63,6 +68,8 @@ def _wrong(state: State, update: Update) -> str:
         array = np.asarray(value)
         if array.shape != state[name].shape:
             return f"{name!r} has shape {array.shape}, not {state[name].shape}"
-        if array.dtype.kind != "f" or not np.isfinite(array).all():
+        if array.dtype.kind != "f":
+            return f"{name!r} is {array.dtype}, no fraction"
+        if not np.isfinite(array).all():
             return f"{name!r} is not finite"
     return ""

@@ -63,7 +63,8 @@ class Terms:
             _number(name, getattr(self, name), 0.0, math.inf)
         _number("delta", self.delta, 0.0, 1.0)
         _number("client_rate", self.client_rate, 0.0, 1.0, closed=True)
-        _number("momentum", 1.0 - self.momentum, 0.0, 1.0, closed=True)
+        if self.momentum != 0 or isinstance(self.momentum, bool):
+            _number("momentum", self.momentum, 0.0, 1.0)
         if self.adversary not in ADVERSARIES:
             raise InvalidInput(f"adversary is {self.adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
         accountant_named(self.accountant)
@@ -159,6 +160,9 @@ def _whole(name: str, value: Any) -> None:
 
 
 def _number(name: str, value: Any, low: float, high: float, *, closed: bool = False) -> None:
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        fits = False
     if not (fits and low < value and (value < high or (closed and value <= high))):
         raise InvalidInput(f"{name} is {value!r}; it must lie in ({low:g}, {high:g}{']' if closed else ')'}")

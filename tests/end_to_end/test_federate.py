@@ -1,0 +1,142 @@
+"""`privypurse federate` and the rounds on Flower's simulation engine, run for real."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privypurse import cli, datasets
+from privypurse.federated import engine, silos, simulation, trials
+from privypurse.federated.terms import Offer, Terms
+
+pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
+HAS_HEART_DISEASE = (datasets.folder() / "heart_disease").is_dir()
+SILOS = {
+    "adult": {"private": 22_696, "self-employed": 3_657, "government": 4_351, "other": 1_857},
+    "heart": {"cleveland": 202, "hungarian": 174, "switzerland": 31, "va": 87},
+}
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVYPURSE_DATA", str(datasets.folder().resolve()))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "adult",
+        pytest.param(
+            "heart",
+            marks=pytest.mark.skipif(not HAS_HEART_DISEASE, reason="Heart Disease is not in $PRIVYPURSE_DATA"),
+        ),
+    ],
+)
+def test_a_federation_trains_and_nobody_is_overdrawn(data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["federate", data, "--rounds", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    assert {row[0]: int(row[1].replace(",", "")) for row in rows} == SILOS[data]
+    for _, _, joined, granted, spent, overdrawn, _ in rows:
+        assert joined == "2 of at most 2"
+        assert overdrawn == "0"
+        assert granted == "0.1 … 5"
+        least, most = (float(value) for value in spent.split(" … "))
+        assert 0.09 < least <= 0.1
+        assert 3 < most <= 5
+    words = " ".join(out.split())
+    found = re.search(r"test accuracy ([0-9.]+) ?%", words)
+    assert found is not None
+    assert float(found[1]) > 55
+    assert "ε against the server" in words
+    assert "simulated" in words
+    assert not list(Path().iterdir())  # nothing is left behind
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1"])
+def test_a_wrong_number_of_rounds_is_an_error_that_says_so(rounds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["federate", "adult", "--rounds", rounds]) == 2
+    assert f"rounds is {rounds}" in capsys.readouterr().err
+
+
+def test_data_that_is_not_there_is_an_error_that_says_where_to_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PRIVYPURSE_DATA", str(tmp_path))
+    assert cli.main(["federate", "heart"]) == 2
+    assert "PRIVYPURSE_DATA" in capsys.readouterr().err
+
+
+def test_no_seeds_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["federate", "adult", "--baselines", "--seeds", "0"]) == 2
+    assert "seeds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--method", "minimum"], ["--baselines"], ["--seeds", "3"]])
+def test_what_flower_does_not_do_is_refused(
+    option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = silos.federation("adult")
+    monkeypatch.setattr(trials, "terms_of", lambda setting, *_, **__: TERMS)
+    monkeypatch.setattr(engine, "run", lambda *_, **__: simulation.new_state(federation.new_model, 0))
+    assert cli.main(["federate", "adult", "--flower", *option]) == 2
+    assert option[0] in capsys.readouterr().err
+
+
+# --- Flower -------------------------------------------------------------------------------------------
+
+TERMS = Terms(
+    rounds=2,
+    local_steps=5,
+    noise_multiplier=1.2,
+    batch_size=256,
+    learning_rate=0.5,
+    clients=4,
+    accountant="rdp",
+)
+
+
+def books(folder: Path) -> dict[str, Any]:
+    return {
+        path.parent.name: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.glob("*/joined.json"))
+    }
+
+
+def test_on_flower_the_rounds_are_the_same(tmp_path: Path) -> None:
+    """Two rounds, everybody asked: the same model as in one process, and every round in every book.
+
+    But for the order in which answers arrive, that is, and so for rounding. With a rate below 1 the same clients need
+    not be asked: Flower numbers its nodes as it likes.
+    """
+    terms = replace(TERMS, most_joined=1)
+    state = engine.run("adult", "three-levels", terms, tmp_path / "flower", seed=3)
+    kept = books(tmp_path / "flower")
+    assert {name: book["begun"] for name, book in kept.items()} == {str(k): [1] for k in range(4)}
+    federation, offer = silos.federation("adult", 3), Offer.of(terms)
+    clients = [engine.new_client("adult", "three-levels", k, offer, tmp_path / "here", 3) for k in range(4)]
+    begin = expected = simulation.new_state(federation.new_model, 3)
+    declined = []
+    for held in simulation.rounds(terms, begin, clients, seed=3):
+        expected = held.state
+        declined.append(held.declined)
+    assert declined == [(), (0, 1, 2, 3)]  # after one round that is all that they join
+    for name in begin:
+        assert state[name] == pytest.approx(expected[name], abs=1e-6)
+        assert np.abs(state[name] - begin[name]).max() > 1e-3
+    # Going on with Flower's books, nobody is overdrawn, and nobody joins again.
+    for k, client in enumerate(clients):
+        client.close()
+        later = engine.new_client("adult", "three-levels", k, offer, tmp_path / "flower", 3)
+        granted = silos.budgets_of("three-levels", len(federation.silos[k]), np.random.default_rng([3, 5, k]))
+        assert later.joined == terms.cap
+        assert (later.spent().against_server <= granted).all()
+        assert later.spent().against_server.max() > 0.5
+        later.close()
