@@ -21,6 +21,9 @@ FIXED_SHARE = 0.9
 """Of δ, for the steps that are fixed beforehand; the rest is for what a filter lets follow (rule 5)."""
 
 
+_SMALLEST = 1e-20
+
+
 class Promise(StrEnum):
     """What an ε of the plan protects (rule 7)."""
 
@@ -86,11 +89,20 @@ class TrainingShape:
             if not (math.isfinite(number) and number > 0):
                 raise InvalidInput(f"{name} is {number}; it must be finite and positive")
             object.__setattr__(self, name, number)
-
+        for name, value in (("clip_norm", self.clip_norm), ("clip_norm · noise_multiplier", self._deviation)):
+            if not _SMALLEST <= value <= 1 / _SMALLEST:
+                raise InvalidInput(
+                    f"{name} is {value:g}; single precision holds it between {_SMALLEST:g} and {1 / _SMALLEST:g}"
+                )
         if self.stop is not None and not isinstance(self.stop, Stop):
             raise InvalidInput(f"stop is {self.stop!r}; give a StopAtPlateau or a StopWhenFew, or leave it out")
         if self.stop is not None and not self.extra_steps:
             raise InvalidInput("stop= ends extra steps early; give extra_steps= too")
+
+    @property
+    def _deviation(self) -> float:
+        """Of the noise; the clip norm where it is still to be solved."""
+        return self.clip_norm * (self.noise_multiplier or 1.0)
 
     def facing(self, step: SampledGaussian) -> Release:
         """What a person faces who takes these steps: the stopping rule's questions too, if they take part at all."""

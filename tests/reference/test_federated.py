@@ -64,7 +64,7 @@ class Round:
         return max(out)
 
 
-JOINS, RATES, SIGMAS, STEPS = (0.1, 0.5, 0.9), (0.05, 0.4, 1.0), (0.8, 2.0), (1, 2)
+JOINS, RATES, SIGMAS, STEPS = (0.1, 0.6), (0.05, 0.4, 1.0), (0.8, 2.0), (1, 2)
 ELSEWHERE = ((0.0, 1.0), (0.6, 2.0), (-3.0, 0.7), (60.0, 1.0))
 """Mean and deviation of what the others make: beside the client's outcome, around it, and where it tells the coin."""
 CASES = list(itertools.product(JOINS, RATES, SIGMAS, STEPS))

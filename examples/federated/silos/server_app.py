@@ -1,7 +1,6 @@
 """The server: makes the terms, waits for its clients, holds the rounds, writes the model."""
 
 import logging
-import time
 
 import numpy as np
 from flwr.app import Context
@@ -31,8 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         adversary=str(config["adversary"]),
         accountant=str(config["accountant"]),
     )
-    wait_for(grid, terms.clients, float(config["timeout"]))
-    strategy = flower.PersonalisedAverage(Offer.of(terms))
+    strategy = flower.PersonalisedAverage(Offer.of(terms), patience=float(config["timeout"]))
     # The network is public; of the server's own data there is only a test set.
     federation = silos.federation("adult")
     begin = flower.to_record(simulation.new_state(federation.new_model))
@@ -41,12 +39,3 @@ def main(grid: Grid, context: Context) -> None:
     right = silos.accuracy(simulation.load(federation.new_model(), state), federation.test)
     log.info("test accuracy %.2f %% on people of no silo", right)
     np.savez(str(config["out"]), **state)
-
-
-def wait_for(grid: Grid, clients: int, timeout: float) -> None:
-    """Until all clients are there: who is missing at the start would never be asked."""
-    begun = time.monotonic()
-    while len(list(grid.get_node_ids())) < clients:
-        if time.monotonic() - begun > timeout:
-            raise TimeoutError(f"{clients} clients were expected, {len(list(grid.get_node_ids()))} came")
-        time.sleep(0.5)

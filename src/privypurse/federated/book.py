@@ -41,12 +41,12 @@ class Book:
         if not path.exists():
             if any(self._folder.glob("answer-*")):
                 raise InvalidInput(f"{path} is missing beside answers; what was spent is not known any more")
-            fresh: dict[str, Any] = {"terms": terms, "records": records, "rates": None, "begun": [], "seen": 0}
+            fresh: dict[str, Any] = {"terms": terms, "records": records, "begun": [], "seen": 0}
             self._write(fresh)
             return fresh
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            kept = {name: content[name] for name in ("terms", "records", "rates", "begun", "seen")}
+            kept = {name: content[name] for name in ("terms", "records", "begun", "seen")}
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{path} is damaged ({error!r}); what was spent is not known any more") from None
         for name, wanted in (("terms", terms), ("records", records)):
@@ -56,16 +56,6 @@ class Book:
                     "spent again"
                 )
         return kept
-
-    def bind(self, rates: str) -> None:
-        """From now on the book is of these rates (a fingerprint): what it counts is charged at them."""
-        if self._content["rates"] not in (None, rates):
-            raise InvalidInput(
-                f"{self._folder / _FILE} was begun with other rates; the server sent another table than before"
-            )
-        if self._content["rates"] is None:
-            self._content["rates"] = rates
-            self._write(self._content)
 
     def _locked(self) -> int:
         handle = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)

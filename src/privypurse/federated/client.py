@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from privypurse import ladder, planfile
-from privypurse.accounting import accountant_named
+from privypurse import ladder
+from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.federated.book import Book, Update
-from privypurse.federated.terms import Offer
+from privypurse.federated.terms import ADVERSARIES, Offer
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.gradients.clipped import Loss
@@ -38,7 +38,8 @@ class Account:
     against_server: FloatArray
     """For each record: every round that its client joined, in full."""
     against_public: FloatArray
-    """For each record: every round that was held, joined or not, amplified by not knowing which."""
+    """For each record: every round that is known to have been held, joined or not, amplified by not knowing which;
+    never more than as many rounds as may be joined cost in full."""
 
 
 class Client:
@@ -72,6 +73,8 @@ class Client:
             raise InvalidInput(
                 f"a record grants δ = {budgets.delta.min():g}, but the terms have {offer.terms.delta:g}; do not join"
             )
+        if adversary not in ADVERSARIES:
+            raise InvalidInput(f"adversary is {adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
         if adversary == "server" and offer.terms.adversary != "server":
             raise InvalidInput(
                 'these terms keep ε against the public only; join them with adversary="public", or not'
@@ -79,10 +82,9 @@ class Client:
         self._dataset, self._new_model, self._loss_fn, self._offer = dataset, new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
         # The book first: whoever could try terms after terms would find out what people here grant.
-        self._book = Book(Path(folder), offer.terms.digest, fingerprint(dataset) + _digest(budgets))
+        self._book = Book(Path(folder), offer.digest, fingerprint(dataset) + _digest(budgets))
         try:
             self._plan, self._sitting_out = _local_plan(budgets, offer)
-            self._book.bind(planfile.digest(self._plan))
         except BaseException:
             self._book.close()
             raise
@@ -138,23 +140,25 @@ class Client:
     def held(self, number: int) -> None:
         """The server has held that round without this client: it counts against the public."""
         self._check_round(number)
-        self._book.note(number)
+        with self._one_at_a_time:
+            self._book.note(number)
 
     def spent(self) -> Account:
         """What each record spent so far against both adversaries."""
         terms = self._offer.terms
         accountant = accountant_named(terms.accountant)
         rates = self._plan.levels.rate.tolist()
-        by_level = [
-            accountant.epsilons([release(rate, count) for rate in rates], terms.delta)
-            if count
-            else np.zeros(len(rates))
-            for release, count in (
-                (terms.joined, self._book.joined),
-                (terms.seen, max(self._book.seen, self._book.joined)),
-            )
-        ]
-        return Account(*(frozen(self._plan._by_record(values)) for values in by_level))
+
+        def cost(release: Callable[[float, int], Release], rounds: int) -> FloatArray:
+            if not rounds:
+                return np.zeros(len(rates))
+            return accountant.epsilons([release(rate, rounds) for rate in rates], terms.delta)
+
+        server, held = cost(terms.joined, self._book.joined), max(self._book.seen, self._book.joined)
+        # The cap on joined rounds is public and holds against everybody. How often was really joined is luck, and
+        # counts for nothing here (rule 1).
+        public = np.minimum(cost(terms.seen, held), cost(terms.joined, min(held, terms.cap)))
+        return Account(*(frozen(self._plan._by_record(values)) for values in (server, public)))
 
     def close(self) -> None:
         self._book.close()
@@ -202,7 +206,10 @@ def _loaded(model: nn.Module, state: Mapping[str, AnyArray]) -> dict[str, AnyArr
     out = {}
     with torch.no_grad():
         for name, parameter in parameters.items():
-            value = np.asarray(state[name], dtype=np.float32)
+            try:
+                value = np.asarray(state[name], dtype=np.float32)
+            except (TypeError, ValueError):
+                raise InvalidInput(f"the server's {name!r} holds no numbers; nothing was done") from None
             if value.shape != tuple(parameter.shape) or not np.isfinite(value).all():
                 raise InvalidInput(
                     f"the server's {name!r} has shape {value.shape} or is not finite; nothing was done"

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from privypurse.budgets import Budgets
+from privypurse.errors import PrivyPurseError
 from privypurse.federated import flower, silos, simulation
 from privypurse.federated.client import Client
 from privypurse.federated.server import State
@@ -54,4 +55,8 @@ def run(data: str, preferences: str, terms: Terms, folder: Path, *, seed: int | 
     backend: Any = {"client_resources": {"num_cpus": cpus, "num_gpus": 0.0}, "init_args": {"log_to_driver": False}}
     logging.getLogger("flwr").setLevel(logging.WARNING)
     run_simulation(server, flower.client_app(client_of), len(federation.silos), backend_config=backend)
+    if not any(held.used for held in strategy.history):
+        raise PrivyPurseError(
+            f"no client ever answered in {terms.rounds} rounds; books of other terms in {folder}? Ray's logs say why"
+        )
     return out["state"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,6 +26,7 @@ from privypurse.federated.terms import Offer
 from privypurse.training.randomness import randomness
 
 _log = logging.getLogger("privypurse.federated")
+_LOOK = 0.5  # seconds between two looks at who is there
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 
 
@@ -46,8 +48,9 @@ class PersonalisedAverage(Strategy):
     finite or of another model leaves its place empty; the log says so, and the client's book has paid for it.
     """
 
-    def __init__(self, offer: Offer, seed: int | None = None) -> None:
-        self.offer = offer
+    def __init__(self, offer: Offer, seed: int | None = None, patience: float = 300.0) -> None:
+        """``patience`` is how many seconds the first round waits for all clients."""
+        self.offer, self.patience = offer, patience
         self.history: list[Aggregated] = []
         self._source = randomness(seed)
         self._state: State = {}
@@ -57,7 +60,11 @@ class PersonalisedAverage(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         self._state = from_record(arrays)
+        if server_round == 1:
+            self._wait(grid)
         nodes = sorted(grid.get_node_ids())
+        if len(nodes) < self.offer.terms.clients:
+            _log.warning("round %d: %d of %d clients are there", server_round, len(nodes), self.offer.terms.clients)
         if len(nodes) > self.offer.terms.clients:
             raise InvalidInput(
                 f"{len(nodes)} clients are there, but the terms were made for {self.offer.terms.clients}"
@@ -67,6 +74,13 @@ class PersonalisedAverage(Strategy):
         told = ConfigRecord({**dict(config), "server-round": server_round, "offer": json.dumps(self.offer.to_json())})
         content = RecordDict({ARRAYS: arrays, CONFIG: told})
         return [Message(content=content, dst_node_id=node, message_type=MessageType.TRAIN) for node in self._asked]
+
+    def _wait(self, grid: Grid) -> None:
+        """Until all clients are connected: Flower begins before they are, and a round without them is lost."""
+        waited = 0.0
+        while len(list(grid.get_node_ids())) < self.offer.terms.clients and waited < self.patience:
+            time.sleep(_LOOK)
+            waited += _LOOK
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -82,7 +96,9 @@ class PersonalisedAverage(Strategy):
             if reply.has_error():
                 _log.warning("round %d: client %d failed: %s", server_round, node, reply.error.reason)
             elif ARRAYS not in reply.content.array_records:
-                _log.info("round %d: client %d declined or failed", server_round, node)
+                failed = any("failed" in record for record in reply.content.metric_records.values())
+                level, what = (logging.WARNING, "failed") if failed else (logging.INFO, "declined")
+                _log.log(level, "round %d: client %d %s", server_round, node, what)
             else:
                 try:
                     answers.append((node, from_record(reply.content.array_records[ARRAYS])))

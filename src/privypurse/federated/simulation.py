@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from privypurse.errors import InvalidInput
 from privypurse.federated.client import Client, Declined
 from privypurse.federated.server import Aggregated, State, aggregate, asked
 from privypurse.federated.terms import Terms
@@ -41,6 +42,8 @@ def load(model: nn.Module, state: State) -> nn.Module:
 
 def rounds(terms: Terms, state: State, clients: Sequence[Client], seed: int | None = None) -> Iterator[Held]:
     """Hold all rounds; gives each one when it is over. A round that nobody is asked for is a round."""
+    if len(clients) != terms.clients:
+        raise InvalidInput(f"there are {len(clients)} clients, but the terms were made for {terms.clients}")
     source = randomness(seed)
     for number in range(1, terms.rounds + 1):
         who = asked(terms, source.for_step(number).uniform(len(clients)))

@@ -21,6 +21,7 @@ from privypurse.accounting import (
 )
 from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput
+from privypurse.plans import TrainingShape
 
 ADVERSARIES = ("server", "public")
 _PER_DECADE = 100  # rates of the table: a neighbour costs at most 2.3 % of a rate
@@ -61,6 +62,9 @@ class Terms:
             _whole(name, getattr(self, name))
         for name in ("noise_multiplier", "learning_rate", "clip_norm"):
             _number(name, getattr(self, name), 0.0, math.inf)
+        TrainingShape(  # what single precision cannot hold is refused there
+            steps=1, batch_size=1, clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier
+        )
         _number("delta", self.delta, 0.0, 1.0)
         _number("client_rate", self.client_rate, 0.0, 1.0, closed=True)
         if self.momentum != 0 or isinstance(self.momentum, bool):
@@ -95,9 +99,16 @@ class Terms:
         return self.joined(rate, self.cap) if self.adversary == "server" else self.seen(rate, self.rounds)
 
     def certified(self, rates: FloatArray, progress: Progress | None = None) -> FloatArray:
-        """The ε of each rate."""
-        releases = [self.faced(rate) for rate in np.asarray(rates, dtype=np.float64).tolist()]
-        return accountant_named(self.accountant).epsilons(releases, self.delta, progress)
+        """The ε of each rate.
+
+        Against the public the smaller of two: the cap on joined rounds holds against everybody.
+        """
+        each, accountant = np.asarray(rates, dtype=np.float64).tolist(), accountant_named(self.accountant)
+        capped = accountant.epsilons([self.joined(rate, self.cap) for rate in each], self.delta, progress)
+        if self.adversary == "server":
+            return capped
+        seen = accountant.epsilons([self.seen(rate, self.rounds) for rate in each], self.delta, progress)
+        return np.minimum(capped, seen)
 
     def table(self, progress: Progress | None = None) -> CertifiedTable:
         """rate(ε): computed by the server, without any personal data, and broadcast.
@@ -123,7 +134,7 @@ class Terms:
 
     @property
     def digest(self) -> str:
-        """A fingerprint: a client's book belongs to one set of terms."""
+        """A fingerprint."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
 
@@ -137,6 +148,11 @@ class Offer:
     @classmethod
     def of(cls, terms: Terms, progress: Progress | None = None) -> Offer:
         return cls(terms, terms.table(progress))
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint: a client's book belongs to one offer, terms and table."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -107,7 +107,7 @@ def _noise_for(terms: Terms, rate: float, epsilon: float) -> float:
         return float(tried.certified(np.array([rate]))[0]) - epsilon
 
     low, high = -3.0, 8.0
-    if excess(high) > 0:
+    if excess(high) > 0 or excess(low) < 0:
         raise InvalidInput(f"no noise keeps ε = {epsilon:g} at δ = {terms.delta:g} over these rounds")
     return float(np.exp(optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4))
 
@@ -263,6 +263,12 @@ class Compared:
     """The largest ε spent over the ε granted."""
 
 
+def _rounded(rates: FloatArray) -> FloatArray:
+    """To three digits, so that a million rates are a few thousand different ones."""
+    size = np.power(10.0, np.floor(np.log10(np.maximum(rates, 1e-12))) - 2)
+    return np.asarray(np.minimum(np.round(rates / size) * size, 1.0))
+
+
 def compare_rates(terms: Terms, epsilon: FloatArray, table: CertifiedTable | None = None) -> Compared:
     """Simulation-CurveFitting as published against the certified table (rule 4)."""
     known = terms.table() if table is None else table
@@ -274,7 +280,7 @@ def compare_rates(terms: Terms, epsilon: FloatArray, table: CertifiedTable | Non
         values, place = np.unique(rates, return_inverse=True)
         return np.asarray(accountant.epsilons([terms.faced(r) for r in values.tolist()], terms.delta)[place])
 
-    ours, theirs = spent(certified), spent(np.round(fitted, 4))
+    ours, theirs = spent(certified), spent(_rounded(fitted))
     return Compared(
         int(epsilon.size),
         int((ours > epsilon).sum()),

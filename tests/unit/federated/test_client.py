@@ -175,6 +175,32 @@ def test_huge_parameters_break_nothing(tmp_path: Path) -> None:
     assert client.joined == 1
 
 
+@pytest.mark.parametrize("scale", [1.3e15, 1.41e15])
+def test_no_terms_and_no_parameters_make_a_record_count_for_more_than_its_clip_norm(
+    tmp_path: Path, scale: float
+) -> None:
+    """The server chooses clip norm, learning rate and parameters: a tiny norm times a huge gradient."""
+    try:
+        terms = replace(TERMS, clip_norm=1e-30, learning_rate=1e30, local_steps=1, batch_size=1)
+    except pp.InvalidInput:
+        return  # refusing it is as good
+    offer = Offer.of(terms)
+    state = {"0.weight": np.zeros((1, 1), np.float32), "1.weight": np.array([[scale], [-scale]], np.float32)}
+
+    def answer(x: float) -> float:
+        client = made(
+            tmp_path / str(x),
+            dataset=TensorDataset(torch.full((1, 1), x), torch.zeros(1, dtype=torch.int64)),
+            budgets=pp.Budgets([1000.0], delta=1e-3),
+            new_model=lambda: nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False)),
+            offer=offer,
+        )
+        return float(client.answer(1, state)["0.weight"][0, 0])
+
+    # Rate 1 and the same noise: the difference is what the record adds, in clip norms.
+    assert abs(answer(1.0) - answer(0.0)) <= 1.001
+
+
 # --- What cannot be a client --------------------------------------------------------------------------
 
 
@@ -306,6 +332,14 @@ def test_all_joined_is_all_that_was_certified(tmp_path: Path) -> None:
     assert (more > EPSILON).sum() >= 6
 
 
+def against_public(client: Client, held: int) -> np.ndarray:
+    """So many rounds, joined or not, or the cap in full, whichever is less; however often was really joined."""
+    rates = client.plan.rates[1:].tolist()
+    seen = [ClientSampled(0.5, SampledGaussian(rate, 1.0, 2), held) for rate in rates]
+    full = [SampledGaussian(rate, 1.0, 2 * min(held, TERMS.cap)) for rate in rates]
+    return np.minimum(RDP().epsilons(seen, TERMS.delta), RDP().epsilons(full, TERMS.delta))
+
+
 def test_against_the_public_every_round_counts_that_was_held(tmp_path: Path) -> None:
     client = made(tmp_path)
     client.held(1)
@@ -318,10 +352,10 @@ def test_against_the_public_every_round_counts_that_was_held(tmp_path: Path) -> 
     client.answer(2, STATE)
     client.held(4)
     client.held(3)  # late news changes nothing
-    four = [ClientSampled(0.5, SampledGaussian(rate, 1.0, 2), 4) for rate in client.plan.rates[1:].tolist()]
-    assert client.spent().against_public[1:] == pytest.approx(RDP().epsilons(four, TERMS.delta))
+    expected = against_public(client, 4)
+    assert client.spent().against_public[1:] == pytest.approx(expected)
     client.close()
-    assert made(tmp_path).spent().against_public[1:] == pytest.approx(RDP().epsilons(four, TERMS.delta))
+    assert made(tmp_path).spent().against_public[1:] == pytest.approx(expected)
 
 
 def test_terms_against_the_public_keep_epsilon_over_all_rounds(tmp_path: Path) -> None:
@@ -648,8 +682,7 @@ def test_a_declined_round_was_held_all_the_same(tmp_path: Path) -> None:
         client.answer(number, STATE)
     with pytest.raises(Declined):
         client.answer(5, STATE)
-    five = [ClientSampled(0.5, SampledGaussian(rate, 1.0, 2), 5) for rate in client.plan.rates[1:].tolist()]
-    assert client.spent().against_public[1:] == pytest.approx(RDP().epsilons(five, TERMS.delta))
+    assert client.spent().against_public[1:] == pytest.approx(against_public(client, 5))
 
 
 @pytest.mark.parametrize("number", [0, -3, 6, 10_000, True, 1.5, "2"])
@@ -700,3 +733,28 @@ def test_budgets_against_the_server_refuse_terms_against_the_public(tmp_path: Pa
     terms = replace(TERMS, adversary="public", client_rate=0.001, most_joined=5)
     with pytest.raises(pp.InvalidInput, match="public"):
         made(tmp_path, offer=Offer.of(terms))
+
+
+@pytest.mark.parametrize("adversary", ["Server", "nobody", None])
+def test_an_unknown_adversary_is_no_way_around(tmp_path: Path, adversary: Any) -> None:
+    with pytest.raises(pp.InvalidInput, match="adversary"):
+        made(tmp_path, offer=Offer.of(replace(TERMS, adversary="public")), adversary=adversary)
+
+
+def test_changing_the_table_here_and_there_does_not_tell_who_is_where(tmp_path: Path) -> None:
+    """Repeated questions are free. If only a change at somebody's ε is refused, they tell the server every ε."""
+    outcome = set()
+    for granted in (2.0, 2.5):  # somebody grants the first, nobody the second
+        folder = tmp_path / str(granted)
+        client = made(folder)
+        client.answer(1, STATE)
+        client.close()
+        rate = OFFER.table.parameter.copy()
+        place = np.searchsorted(OFFER.table.epsilon, granted, side="right") - 1
+        rate[place] *= 0.999
+        try:
+            made(folder, offer=Offer(TERMS, CertifiedTable(rate, OFFER.table.epsilon))).answer(1, STATE)
+            outcome.add("answered")
+        except pp.InvalidInput:
+            outcome.add("refused")
+    assert len(outcome) == 1

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,25 @@ def test_a_message_holds_the_round_the_offer_and_the_parameters() -> None:
 
 def test_more_clients_than_the_terms_were_made_for_is_an_error() -> None:
     with pytest.raises(pp.InvalidInput, match=r"5 clients are there.*made for 4"):
-        configured(PersonalisedAverage(OFFER), nodes=[1, 2, 3, 4, 5])
-    configured(PersonalisedAverage(OFFER), nodes=[1])
-    assert configured(PersonalisedAverage(OFFER), nodes=[]) == []
+        configured(PersonalisedAverage(OFFER, patience=0), nodes=[1, 2, 3, 4, 5])
+    configured(PersonalisedAverage(OFFER, patience=0), nodes=[1])
+    assert configured(PersonalisedAverage(OFFER, patience=0), nodes=[]) == []
+
+
+def test_the_first_round_waits_for_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower starts the server before its nodes; a round that is held without them is lost."""
+
+    class Slow(FakeGrid):
+        looks = 0
+
+        def get_node_ids(self) -> list[int]:
+            self.looks += 1
+            return self.nodes[: max(0, self.looks - 2)]
+
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    strategy = PersonalisedAverage(EVERYBODY)
+    grid: Any = Slow(NODES)
+    assert len(list(strategy.configure_train(1, to_record(STATE), ConfigRecord(), grid))) == 4
 
 
 def test_a_round_is_what_the_answers_come_to(caplog: pytest.LogCaptureFixture) -> None:
@@ -221,6 +238,16 @@ def test_an_answer_of_somebody_who_was_not_asked_is_left_out() -> None:
     configured(strategy, 2, nodes=[11, 42])
     strategy.aggregate_train(2, [reply(stranger, update(1))])
     assert strategy.history[-1].used == ()
+
+
+def test_a_client_that_failed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Else a training in which everybody fails every time ends like any other."""
+    strategy = PersonalisedAverage(EVERYBODY)
+    messages = configured(strategy)
+    failed = RecordDict({"metrics": MetricRecord({"failed": 1})})
+    with caplog.at_level(logging.WARNING, "privypurse.federated"):
+        strategy.aggregate_train(1, [reply(message, failed) for message in messages])
+    assert sum("failed" in line for line in log_of(caplog)) == 4
 
 
 def test_nobody_is_asked_how_well_the_model_does_on_their_people() -> None:

@@ -112,6 +112,12 @@ def test_by_default_a_client_is_rarely_asked_more_often_than_it_joins(rounds: in
     assert cap == 1 or stats.binom.sf(cap - 1, rounds, client_rate) > 0.05
 
 
+def cost(terms: Terms, rate: float) -> float:
+    """What a rate costs; the cap on joined rounds holds against the public too."""
+    capped = SampledGaussian(rate, terms.noise_multiplier, terms.local_steps * terms.cap)
+    return float(RDP().epsilons([release(terms, rate), capped], terms.delta).min())
+
+
 @pytest.mark.parametrize("terms", BOTH, ids=lambda terms: terms.adversary)
 @given(epsilon=st.floats(1e-3, 100))
 @settings(max_examples=60, deadline=None)
@@ -122,10 +128,10 @@ def test_what_the_table_gives_costs_no_more_and_the_next_rate_would(terms: Terms
         assert epsilon < table.epsilon[0]
         return
     assert rate in table.parameter  # a neighbour, never something in between (rule 4)
-    assert RDP().epsilons([release(terms, rate)], terms.delta)[0] <= epsilon
+    assert cost(terms, rate) <= epsilon
     larger = table.parameter[table.parameter > rate][:1]
     if larger.size:
-        assert RDP().epsilons([release(terms, float(larger[0]))], terms.delta)[0] > epsilon
+        assert cost(terms, float(larger[0])) > epsilon
         assert larger[0] / rate < 1.025  # so that little of ε is left
     else:
         assert rate == 1

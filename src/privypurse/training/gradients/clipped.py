@@ -123,8 +123,11 @@ def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:
 def clip_factors(norms: Tensor, clip_norms: Tensor) -> Tensor:
     """What each unit's gradient is multiplied with: at most 1, and 0 where the norm is not finite (rule 12)."""
     limit = clip_norms.to(norms) * (1 - MARGIN)
-    factors = torch.clamp(limit / norms.clamp(min=torch.finfo(norms.dtype).tiny), max=1.0)
-    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+    tiny = torch.finfo(norms.dtype).tiny
+    factors = torch.clamp(limit / norms.clamp(min=tiny), max=1.0)
+    # Among the subnormals a factor keeps so few digits that it may be twice what it should be: it counts as 0.
+    usable = torch.isfinite(norms) & ((factors >= tiny) | (limit == 0))
+    return torch.where(usable, factors, torch.zeros_like(factors))
 
 
 def sums(tape: Tape, factors: Tensor, norms: Tensor) -> Iterator[tuple[str, Tensor]]:
