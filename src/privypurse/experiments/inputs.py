@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def inputs_of(settings: Settings, seed: int, device: torch.device) -> Inputs:
         raise InvalidInput(f"data is {settings.data!r}; choose one of {', '.join(_SHAPES)}")
     made_up = False
     try:
-        parts = _parts(settings.data, seed)
+        parts = _parts(settings.data, seed, settings.quick)
     except PrivyPurseError:
         if not settings.quick:
             raise
@@ -61,7 +62,7 @@ def inputs_of(settings: Settings, seed: int, device: torch.device) -> Inputs:
         some = rng.choice(len(y), settings.records, replace=False)
         x, y = x[some], y[some]
     if settings.quick:
-        test_x, test_y = test_x[:100], test_y[:100]
+        test_x, test_y = test_x[:50], test_y[:50]
 
     def tensors(values: AnyArray, labels: AnyArray) -> TensorDataset:
         inputs = torch.as_tensor(np.array(values, order="C"), device=device)
@@ -74,7 +75,7 @@ def inputs_of(settings: Settings, seed: int, device: torch.device) -> Inputs:
     return Inputs(tensors(x, y), tensors(test_x, test_y), max(classes, 2), made_up)
 
 
-def _parts(name: str, seed: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+def _parts(name: str, seed: int, quick: bool) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
     if name == "adult":
         people = datasets.adult()
         features = people.features().astype(np.float32)
@@ -82,13 +83,19 @@ def _parts(name: str, seed: int) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray
         return features[people.train], labels[people.train], features[people.test], labels[people.test]
     if name == "heart":
         return _heart(seed)
-    load = {
+    return _images(name, quick)
+
+
+@lru_cache(maxsize=2)
+def _images(name: str, quick: bool) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+    """Read and checked once for all cells of a process: that takes longer than many a quick cell."""
+    load: dict[str, Callable[[], datasets.Images]] = {
         "mnist": lambda: datasets.mnist("MNIST"),
         "fashion-mnist": lambda: datasets.mnist("FashionMNIST"),
-        "cifar10": datasets.cifar10,
+        "cifar10": lambda: datasets.cifar10(1 if quick else 5),
         "svhn": datasets.svhn,
-    }[name]
-    images = load()
+    }
+    images = load[name]()
 
     def shaped(pixels: AnyArray) -> AnyArray:
         return pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)

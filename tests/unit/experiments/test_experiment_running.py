@@ -108,7 +108,7 @@ def _first(experiment: specs.Experiment) -> specs.Settings:
 
 
 def test_as_published_says_that_nothing_is_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--quick", "--as-published", "--rows", "k = 0.2", "--out", str(tmp_path)]
+    arguments = ["--quick", "--as-published", "--rows", "k = -0.2", "--out", str(tmp_path)]
     assert main(["experiment", "run", "heo-table-1-mnist", *arguments]) == 0
     said = capsys.readouterr().out
     assert "no promise" in said
