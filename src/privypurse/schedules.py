@@ -194,6 +194,8 @@ class Schedule:
             f"  {one.expected:>16,.0f}"
             for number, one in enumerate(self.rounds, 1)
         ]
+        from privypurse import summaries
+
         spent, people = self.spent_by_level(), self.people_by_level()
         lines += ["", "  people  ε promised  ε certified  chance in each round"]
         lines += [
@@ -201,7 +203,7 @@ class Schedule:
             + " ".join(f"{one.chance[level]:.3g}" for one in self.rounds)
             for level in _some(self.epsilon.size)
         ]
-        return "\n".join([*lines, "", *self.notes, self.promise.text])
+        return "\n".join([*lines, "", *self.notes, self.promise.text, summaries.SENSITIVE])
 
 
 def _some(size: int, most: int = 12) -> list[int]:

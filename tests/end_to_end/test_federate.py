@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from privypurse import cli, datasets
+from privypurse.errors import InvalidInput
 from privypurse.federated import engine, silos, simulation, trials
 from privypurse.federated.terms import Offer, Terms
 
@@ -140,3 +141,11 @@ def test_on_flower_the_rounds_are_the_same(tmp_path: Path) -> None:
         assert (later.spent().against_server <= granted).all()
         assert later.spent().against_server.max() > 0.5
         later.close()
+
+
+def test_a_silo_whose_people_count_on_more_refuses_terms_against_the_public(tmp_path: Path) -> None:
+    """Whom ε holds against is for the people to say: a deployed silo does not take it from the server."""
+    offer = Offer.of(replace(TERMS, adversary="public", accountant="rdp"))
+    with pytest.raises(InvalidInput, match="public"):
+        engine.new_client("adult", "three-levels", 3, offer, tmp_path, None)
+    engine.new_client("adult", "three-levels", 3, offer, tmp_path, None, "public").close()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from privypurse import ladder, preferences
 from privypurse.assignment.threshold import (
     AdaptiveLoss,
     FixedLoss,
@@ -128,3 +129,23 @@ def test_bad_input(wrong):
 def test_weights_are_not_negative(wrong):
     with pytest.raises(InvalidInput, match="weight"):
         FixedLoss(wrong, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("skew", "adaptive", "fixed", "for_adapdp"),
+    [(-0.2, 0.653, 0.55, 0.785), (0.0, 0.751, 0.63, 0.92), (0.2, 0.840, 0.76, 0.945)],
+)
+def test_the_thresholds_of_the_docs_are_those_of_a_fine_grid(skew, adaptive, fixed, for_adapdp):
+    """docs/experiments.md, the first round on 60,000 people: term by term over the groups, on a grid of 0.0005."""
+    drawn = preferences.skewed_groups(60_000, skew, np.random.default_rng(0))
+    rungs = ladder.rung_value(ladder.rung_below(drawn))
+    epsilon, people = np.unique(rungs, return_counts=True)
+    grid = np.arange(0.5, 1.0005, 0.0005)
+    below = epsilon[:, None] < grid
+    u = (people * epsilon) @ np.where(below, 1 - np.expm1(epsilon)[:, None] / np.expm1(grid), 0.0)
+    s = people @ np.maximum(epsilon[:, None] - grid, 0.0)
+    for loss, told in ((AdaptiveLoss(), adaptive), (FixedLoss(), fixed), (FixedLoss(0.2, 0.8), for_adapdp)):
+        by_grid = grid[np.argmin([loss_by_hand(loss, a, b) for a, b in zip(u, s, strict=True)])]
+        assert best_threshold(epsilon, loss, people) == pytest.approx(by_grid, abs=6e-4)
+        assert told == pytest.approx(by_grid, abs=1.1e-3)
+    assert best_threshold(epsilon, PrintedLoss(), people) == epsilon.min()

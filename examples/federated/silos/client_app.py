@@ -11,7 +11,10 @@ from privypurse.federated.terms import Offer
 
 
 def client_of(context: Context, offer: Offer) -> Client:
-    """The silo with the number ``silo`` of Adult by employer, budgets simulated; ``folder`` has to last."""
+    """The silo with the number ``silo`` of Adult by employer, budgets simulated; ``folder`` has to last.
+
+    Its people's ε holds against the server: terms that keep it against the public only are refused.
+    """
     index = int(context.node_config.get("silo", context.node_config.get("partition-id", 0)))
     folder = Path(str(context.node_config.get("folder", "privypurse-book")))
     return new_client("adult", "three-levels", index, offer, folder, seed=None)

@@ -19,8 +19,10 @@ from privypurse.federated.server import State
 from privypurse.federated.terms import Offer, Terms
 
 
-def new_client(data: str, preferences: str, index: int, offer: Offer, folder: Path, seed: int | None) -> Client:
-    """One silo of a built-in federation, with simulated budgets, as its own client."""
+def new_client(
+    data: str, preferences: str, index: int, offer: Offer, folder: Path, seed: int | None, adversary: str = "server"
+) -> Client:
+    """One silo of a built-in federation as its own client; simulated budgets that hold against ``adversary``."""
     federation = silos.federation(data, 0 if seed is None else seed)
     silo = federation.silos[index]
     rng = np.random.default_rng([0 if seed is None else seed, 5, index])
@@ -28,7 +30,7 @@ def new_client(data: str, preferences: str, index: int, offer: Offer, folder: Pa
     budgets = Budgets(granted, delta=offer.terms.delta)
     own = None if seed is None else 1000 * seed + index
     data_of = (silo.train, budgets, federation.new_model, silos.losses, offer, folder / str(index))
-    return Client(*data_of, adversary=offer.terms.adversary, seed=own)  # simulated people hold what the terms say
+    return Client(*data_of, adversary=adversary, seed=own)
 
 
 def run(data: str, preferences: str, terms: Terms, folder: Path, *, seed: int | None = None, cpus: int = 1) -> State:
@@ -50,7 +52,7 @@ def run(data: str, preferences: str, terms: Terms, folder: Path, *, seed: int | 
 
     def client_of(context: Context, told: Offer) -> Client:
         index = int(context.node_config["partition-id"])
-        return new_client(data, preferences, index, told, folder, seed)
+        return new_client(data, preferences, index, told, folder, seed, terms.adversary)
 
     backend: Any = {"client_resources": {"num_cpus": cpus, "num_gpus": 0.0}, "init_args": {"log_to_driver": False}}
     logging.getLogger("flwr").setLevel(logging.WARNING)

@@ -85,7 +85,14 @@ def terms_of(
     """Terms with the noise at which ``epsilon`` (default: the reference) buys the rate of ordinary training."""
     typical = federation.records / len(federation.silos)
     rate = min(1.0, setting.batch_size / typical)
-    terms = Terms(
+    terms = replace(_with_some_noise(setting, federation), adversary=adversary)
+    wanted = setting.reference if epsilon is None else epsilon
+    return replace(terms, noise_multiplier=_noise_for(terms, rate, wanted))
+
+
+def _with_some_noise(setting: Setting, federation: Federation) -> Terms:
+    """Terms whose noise is still to be solved, or does not matter."""
+    return Terms(
         rounds=setting.rounds,
         local_steps=setting.local_steps,
         noise_multiplier=1.0,
@@ -95,10 +102,7 @@ def terms_of(
         client_rate=setting.client_rate,
         clip_norm=setting.clip_norm,
         delta=setting.delta,
-        adversary=adversary,
     )
-    wanted = setting.reference if epsilon is None else epsilon
-    return replace(terms, noise_multiplier=_noise_for(terms, rate, wanted))
 
 
 def _noise_for(terms: Terms, rate: float, epsilon: float) -> float:
@@ -200,16 +204,7 @@ def _as_the_method_sees_them(
 
 def _without_privacy(federation: Federation, setting: Setting, granted: list[FloatArray], seed: int) -> Trial:
     """Vanilla FedAvg: shuffled batches, no clipping, no noise."""
-    terms = Terms(
-        rounds=setting.rounds,
-        local_steps=setting.local_steps,
-        noise_multiplier=1.0,
-        batch_size=setting.batch_size,
-        learning_rate=setting.learning_rate,
-        clients=len(federation.silos),
-        client_rate=setting.client_rate,
-        delta=setting.delta,
-    )
+    terms = _with_some_noise(setting, federation)
     state = simulation.new_state(federation.new_model, seed)
     rng = np.random.default_rng([seed, 6])
     course: list[float] = []
