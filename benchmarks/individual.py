@@ -36,7 +36,7 @@ from privypurse.accounting import Filter, Odometer
 from privypurse.accounting.odometer import renyi_epsilons
 from privypurse.datasets.images import Images
 from privypurse.errors import PrivyPurseWarning
-from privypurse.experiments.networks import ResNet20, TramerBoneh
+from privypurse.networks import ResNet20, TramerBoneh
 from privypurse.queries import statistics
 from privypurse.spending import by_group, correlation, correlation_with_loss
 

@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from privypurse import datasets, preferences
 from privypurse.errors import PrivyPurseWarning
-from privypurse.experiments.networks import TramerBoneh
+from privypurse.networks import TramerBoneh
 
 PAPER = {"uniform": 96.75, "sample": 97.81, "scale": 97.78}
 

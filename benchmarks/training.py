@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from benchmarks.plan import alone
-from privypurse.experiments.networks import TramerBoneh
+from privypurse.networks import TramerBoneh
 from privypurse.training.gradients import recorded
 from privypurse.training.run import PrivateRun
 

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse import datasets
-from privypurse.experiments.networks import TramerBoneh
+from privypurse.networks import TramerBoneh
 
 
 def test_a_private_model_learns_mnist() -> None:

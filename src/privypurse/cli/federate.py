@@ -148,7 +148,8 @@ def _compare(found: dict[str, list[Trial]], options: argparse.Namespace, console
     console.print("minimum and dropout need everybody's ε in one place: they exist in simulations only", style="dim")
     folder = options.out or Path("results")
     folder.mkdir(parents=True, exist_ok=True)
-    paths = plots.save(found, f"{options.data}, {options.preferences}", folder / f"federate-{options.data}")
+    courses = {method: [trial.accuracy for trial in runs] for method, runs in found.items()}
+    paths = plots.save({f"{options.data}, {options.preferences}": courses}, folder / f"federate-{options.data}")
     console.print("written: " + as_it_is(", ".join(map(str, paths))), highlight=False, soft_wrap=True)
 
 

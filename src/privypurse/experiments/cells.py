@@ -26,8 +26,8 @@ from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, Print
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning, Unsupported
 from privypurse.experiments.inputs import Inputs, epsilon_of, inputs_of
-from privypurse.experiments.networks import network
 from privypurse.experiments.specs import Settings
+from privypurse.networks import network
 from privypurse.plans import Plan, Promise
 from privypurse.queries import statistics
 from privypurse.schedules import Schedule

@@ -26,7 +26,7 @@ def new_client(
     federation = silos.federation(data, 0 if seed is None else seed)
     silo = federation.silos[index]
     rng = np.random.default_rng([0 if seed is None else seed, 5, index])
-    granted = silos.budgets_of(preferences, len(silo), rng)
+    granted = silos.budgets_of(preferences, len(silo), rng, federation.levels)
     budgets = Budgets(granted, delta=offer.terms.delta)
     own = None if seed is None else 1000 * seed + index
     data_of = (silo.train, budgets, federation.new_model, silos.losses, offer, folder / str(index))

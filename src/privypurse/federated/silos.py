@@ -16,9 +16,12 @@ from torch.utils.data import TensorDataset
 from privypurse import datasets, preferences
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
+from privypurse.networks import ResNet20, TramerBoneh
 
 losses = partial(F.cross_entropy, reduction="none")
 PREFERENCES = ("three-levels", "pareto", "mixture")
+LENIENT = (1.0, 3.0, 10.0)
+"""The three ε of Liu et al. (2024), §7.2, for a network that is too large for 0.1 / 1 / 5."""
 _EMPLOYERS = {
     "private": ("Private",),
     "self-employed": ("Self-emp-not-inc", "Self-emp-inc"),
@@ -46,6 +49,8 @@ class Federation:
     silos: tuple[Silo, ...]
     test: TensorDataset
     new_model: Callable[[], nn.Module]
+    levels: tuple[float, ...] = preferences.THREE_LEVELS
+    """The three ε that people choose from, or about."""
 
     @property
     def records(self) -> int:
@@ -53,19 +58,28 @@ class Federation:
 
 
 def federation(name: str, seed: int = 0, device: str = "cpu") -> Federation:
-    """adult (by employer), heart (four hospitals), mnist and mnist-noniid (10 clients)."""
-    made = {"adult": _adult, "heart": _heart, "mnist": _mnist, "mnist-noniid": _mnist_noniid}
+    """adult (by employer), heart (four hospitals); mnist, mnist-noniid and cifar10 (10 clients)."""
+    made = {
+        "adult": _adult,
+        "heart": _heart,
+        "mnist": _mnist,
+        "mnist-noniid": _mnist_noniid,
+        "cifar10": _cifar10,
+    }
     if name not in made:
         raise InvalidInput(f"data is {name!r}; choose one of {', '.join(made)}")
     return made[name](np.random.default_rng([seed, 11]), device)
 
 
-def budgets_of(kind: str, records: int, rng: np.random.Generator) -> FloatArray:
-    """Everybody's simulated ε (Liu et al. 2024, §7)."""
+def budgets_of(
+    kind: str, records: int, rng: np.random.Generator, levels: tuple[float, ...] = preferences.THREE_LEVELS
+) -> FloatArray:
+    """Everybody's simulated ε (Liu et al. 2024, §7): one of three levels, or a law that begins at the lowest."""
+    low = levels[0]
     made: dict[str, Callable[[], FloatArray]] = {
-        "three-levels": lambda: preferences.three_levels(records, rng),
-        "pareto": lambda: preferences.bounded_pareto(records, rng),
-        "mixture": lambda: preferences.bounded_gaussian_mixture(records, rng),
+        "three-levels": lambda: preferences.levels(records, levels, preferences.THREE_SHARES, rng),
+        "pareto": lambda: preferences.bounded_pareto(records, rng, low=low),
+        "mixture": lambda: preferences.bounded_gaussian_mixture(records, rng, means=levels, low=low),
     }
     if kind not in made:
         raise InvalidInput(f"preferences is {kind!r}; choose one of {', '.join(made)}")
@@ -104,7 +118,7 @@ def _heart(rng: np.random.Generator, device: str) -> Federation:
 
 
 def _mnist(rng: np.random.Generator, device: str) -> Federation:
-    return _digits("mnist", lambda labels: np.array_split(rng.permutation(labels.size), 10), device)
+    return _images("mnist", datasets.mnist(), partial(_evenly, rng), TramerBoneh, device)
 
 
 def _mnist_noniid(rng: np.random.Generator, device: str) -> Federation:
@@ -115,30 +129,37 @@ def _mnist_noniid(rng: np.random.Generator, device: str) -> Federation:
         order = rng.permutation(20)
         return [np.concatenate([shards[order[2 * k]], shards[order[2 * k + 1]]]) for k in range(10)]
 
-    return _digits("mnist-noniid", split, device)
+    return _images("mnist-noniid", datasets.mnist(), split, TramerBoneh, device)
 
 
-def _digits(name: str, split: Callable[[AnyArray], list[AnyArray]], device: str) -> Federation:
-    images = datasets.mnist()
+def _cifar10(rng: np.random.Generator, device: str) -> Federation:
+    return _images("cifar10", datasets.cifar10(), partial(_evenly, rng), ResNet20, device, LENIENT)
+
+
+def _evenly(rng: np.random.Generator, labels: AnyArray) -> list[AnyArray]:
+    return np.array_split(rng.permutation(labels.size), 10)
+
+
+def _images(
+    name: str,
+    images: datasets.Images,
+    split: Callable[[AnyArray], list[AnyArray]],
+    network: Callable[[], nn.Module],
+    device: str,
+    levels: tuple[float, ...] = preferences.THREE_LEVELS,
+) -> Federation:
     labels = np.asarray(images.train_labels)
 
     def tensors(pixels: AnyArray, y: AnyArray) -> TensorDataset:
-        return _tensors(np.asarray(pixels)[:, None] / np.float32(255), y, device)
+        scaled = np.asarray(pixels) / np.float32(255)
+        return _tensors(scaled[:, None] if scaled.ndim == 3 else np.moveaxis(scaled, 3, 1), y, device)
 
     silos = tuple(
         Silo(f"client {k + 1}", tensors(images.train_images[some], labels[some]))
         for k, some in enumerate(split(labels))
     )
-    return Federation(name, silos, tensors(images.test_images, images.test_labels), lambda: _network().to(device))
-
-
-def _network() -> nn.Module:
-    """The network of Tramèr & Boneh (2021), 26,010 parameters."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 16, 8, stride=2, padding=2), nn.Tanh(), nn.MaxPool2d(2, 1)),
-        *(nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1)),
-        *(nn.Flatten(), nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, 10)),
-    )
+    test = tensors(images.test_images, images.test_labels)
+    return Federation(name, silos, test, lambda: network().to(device), levels)
 
 
 def accuracy(model: nn.Module, data: TensorDataset) -> float:

@@ -48,8 +48,15 @@ SETTINGS = {
     "heart": Setting(15, 10, 1.0, 1e-3, 20, 0.3, 1.0, 0.5),
     "mnist": Setting(15, 50, 0.5, 1e-4, 256, 0.5, 1.0),
     "mnist-noniid": Setting(15, 50, 0.5, 1e-4, 256, 0.5, 1.0),
+    "cifar10": Setting(30, 50, 0.5, 1e-4, 256, 0.5, 1.0, 3.0),
 }
-LEARNING_RATES = {("heart", "minimum"): 0.1, ("heart", "dropout"): 0.1}
+LEARNING_RATES = {
+    ("heart", "minimum"): 0.1,
+    ("heart", "dropout"): 0.1,
+    ("mnist", "minimum"): 0.1,
+    ("mnist-noniid", "minimum"): 0.1,
+    ("mnist-noniid", "privacy-free"): 0.1,
+}
 """Of baselines that do better with another one, chosen on the same seeds."""
 
 
@@ -145,7 +152,7 @@ def _run(
     if method not in METHODS:
         raise InvalidInput(f"method is {method!r}; choose one of {', '.join(METHODS)}")
     rng = np.random.default_rng([seed, 5])
-    granted = [budgets_of(preferences, len(silo), rng) for silo in federation.silos]
+    granted = [budgets_of(preferences, len(silo), rng, federation.levels) for silo in federation.silos]
     if method == "privacy-free":
         return _without_privacy(federation, setting, granted, seed)
     used, terms = _as_the_method_sees_them(method, federation, setting, adversary, granted)

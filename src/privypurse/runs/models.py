@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from privypurse.errors import InvalidInput
+from privypurse.networks import TramerBoneh
 from privypurse.runs.config import Model
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
@@ -30,13 +31,7 @@ def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (64,), activ
 
 def cnn(shape: Sequence[int], classes: int) -> nn.Module:
     """The small network of Tramèr & Boneh (2021) for private training: 26,010 parameters on 28 × 28 grey images."""
-    channels, *sides = shape
-    left = math.prod(((side - 4) // 2 - 4) // 2 for side in sides)
-    return nn.Sequential(
-        *(nn.Conv2d(channels, 16, 8, stride=2, padding=2), nn.Tanh(), nn.MaxPool2d(2, 1)),
-        *(nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1)),
-        *(nn.Flatten(), nn.Linear(32 * left, 32), nn.Tanh(), nn.Linear(32, classes)),
-    )
+    return TramerBoneh(classes, shape)
 
 
 def model_of(config: Model, shape: Sequence[int], classes: int) -> nn.Module:

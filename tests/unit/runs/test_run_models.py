@@ -56,7 +56,7 @@ def test_an_mlp_is_what_it_says():
 def test_the_cnn_is_that_of_tramer_and_boneh():
     model = cnn((1, 28, 28), 10)
     assert sum(p.numel() for p in model.parameters()) == 26_010
-    layers = [layer for layer in model if isinstance(layer, nn.Conv2d | nn.Linear)]
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     x = torch.randn(2, 1, 28, 28)
     y = F.max_pool2d(torch.tanh(layers[0](x)), 2, 1)
     y = F.max_pool2d(torch.tanh(layers[1](y)), 2, 1)

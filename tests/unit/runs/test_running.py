@@ -81,10 +81,12 @@ def test_the_census_as_arrays():
     assert (inputs.train.labels.sum(), inputs.test.labels.sum()) == (7_841, 3_846)
 
 
-@pytest.mark.skipif(
-    not (datasets.folder() / "FashionMNIST").is_dir(), reason="Fashion-MNIST is not in $PRIVYPURSE_DATA"
-)
-def test_images_as_arrays():
+DATA = datasets.folder().resolve()  # tests run in folders of their own
+
+
+@pytest.mark.skipif(not (DATA / "FashionMNIST").is_dir(), reason="Fashion-MNIST is not in $PRIVYPURSE_DATA")
+def test_images_as_arrays(monkeypatch):
+    monkeypatch.setenv("PRIVYPURSE_DATA", str(DATA))
     inputs = inputs_of(BuiltIn("fashion-mnist"))
     raw = datasets.mnist("FashionMNIST")
     assert inputs.train.inputs.shape == (60_000, 1, 28, 28)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,13 +15,15 @@ from privypurse.errors import InvalidInput
 
 
 class TramerBoneh(nn.Module):
-    """The convolutional network of Tramèr & Boneh (2021) for MNIST, 26,010 parameters, tanh throughout."""
+    """The convolutional network of Tramèr & Boneh (2021) for MNIST, 26,010 parameters there, tanh throughout."""
 
-    def __init__(self, classes: int = 10) -> None:
+    def __init__(self, classes: int = 10, shape: Sequence[int] = (1, 28, 28)) -> None:
         super().__init__()
-        self.first = nn.Conv2d(1, 16, 8, stride=2, padding=2)
+        channels, *sides = shape
+        left = math.prod(((side - 4) // 2 - 4) // 2 for side in sides)
+        self.first = nn.Conv2d(channels, 16, 8, stride=2, padding=2)
         self.second = nn.Conv2d(16, 32, 4, stride=2)
-        self.third = nn.Linear(32 * 4 * 4, 32)
+        self.third = nn.Linear(32 * left, 32)
         self.last = nn.Linear(32, classes)
 
     def forward(self, x: Tensor) -> Tensor:
