@@ -11,6 +11,7 @@ from flower_network import APP, Network, network_in, until
 
 pytest.importorskip("flwr")
 ROUNDS, TIMEOUT = 2, 45.0
+STEPS = 1000  # enough to be killed in the middle of them
 
 
 @pytest.fixture
@@ -23,10 +24,11 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 
 def test_a_node_that_dies_in_a_round_has_paid_for_it_and_the_others_go_on(network: Network, tmp_path: Path) -> None:
-    config = f"rounds={ROUNDS} local-steps=2 accountant='rdp' timeout={TIMEOUT} out='{tmp_path}/model.npz'"
+    config = f"rounds={ROUNDS} local-steps={STEPS} accountant='rdp' timeout={TIMEOUT} out='{tmp_path}/model.npz'"
     run = network.start("run", "flwr", "run", str(APP), "here", "--stream", "-c", config)
     until(lambda: network.book(3)["begun"] == [1], 120, "silo 3 to begin round 1")
-    network.kill("node3")  # with the process that trains: nothing of it is sent, or it was on its way
+    network.kill("node3")  # with the process that trains
+    assert network.answers(3) == []  # nothing of it was ready to be sent
     until(lambda: run.poll() is not None, 240, "the run to end")
 
     said = network.said("run")

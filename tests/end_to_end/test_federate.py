@@ -80,7 +80,7 @@ def test_no_seeds_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "seeds" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [["--method", "minimum"], ["--baselines"], ["--seeds", "3"]])
+@pytest.mark.parametrize("option", [["--method", "minimum"], ["--baselines"], ["--seeds", "3"], ["--rates"]])
 def test_what_flower_does_not_do_is_refused(
     option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +89,16 @@ def test_what_flower_does_not_do_is_refused(
     monkeypatch.setattr(engine, "run", lambda *_, **__: simulation.new_state(federation.new_model, 0))
     assert cli.main(["federate", "adult", "--flower", *option]) == 2
     assert option[0] in capsys.readouterr().err
+
+
+def test_the_published_curve_overspends_and_the_certified_table_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["federate", "adult", "--rates"]) == 0
+    out = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    overspent = {row[0]: int(row[1].split()[0].replace(",", "")) for row in rows if row[1]}
+    assert overspent["the certified table"] == 0
+    assert overspent["the fitted curve, as published"] > sum(SILOS["adult"].values()) // 2
+    assert cli.main(["federate", "adult", "--rates", "--baselines"]) == 2
 
 
 # --- Flower -------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ def main(grid: Grid, context: Context) -> None:
     federation = silos.federation("adult")
     begin = flower.to_record(simulation.new_state(federation.new_model))
     strategy.start(grid, begin, num_rounds=terms.rounds, timeout=float(config["timeout"]))
+    if not any(held.used for held in strategy.history):
+        raise RuntimeError("no client's update was used in any round; the log says why")
     state = strategy.history[-1].state
     right = silos.accuracy(simulation.load(federation.new_model(), state), federation.test)
     log.info("test accuracy %.2f %% on people of no silo", right)

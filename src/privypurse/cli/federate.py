@@ -16,7 +16,7 @@ from privypurse.cli.extras import need_training
 from privypurse.cli.showing import as_it_is
 
 if TYPE_CHECKING:
-    from privypurse.federated.trials import Trial
+    from privypurse.federated.trials import Setting, Trial
 
 SHORT = "train over several silos, each record within its own ε"
 LONG = """\
@@ -27,14 +27,16 @@ of its own, and answers with the noisy update alone.
 By default everybody's ε holds against the server, which sees each update: a silo joins a limited number of rounds,
 and each costs in full. --adversary public counts on nobody seeing which silos joined.
 
-adult ships with the package (four silos by employer); heart (four hospitals) and mnist (ten clients) are read from
-$PRIVYPURSE_DATA. These runs are seeded: for measuring, not for publishing. docs/federated.md is about real machines.
+adult ships with the package (four silos by employer); heart (four hospitals), mnist, mnist-noniid and cifar10 (ten
+clients each; the last wants a GPU) are read from $PRIVYPURSE_DATA. These runs are seeded: for measuring, not for
+publishing. docs/federated.md is about real machines.
 
   privypurse federate adult
   privypurse federate heart --preferences pareto --baselines
+  privypurse federate adult --rates
   privypurse federate adult --flower
 """
-DATA = ("adult", "heart", "mnist", "mnist-noniid")
+DATA = ("adult", "heart", "mnist", "mnist-noniid", "cifar10")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -45,6 +47,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--adversary", choices=("server", "public"), default="server", help="whom ε holds against")
     command.add_argument("--baselines", action="store_true", help="all methods, and a plot beside each other")
+    command.add_argument(
+        "--rates", action="store_true", help="train nothing; the certified table beside the paper's fitted curve"
+    )
     command.add_argument("--flower", action="store_true", help="on Flower's simulation engine, one process a silo")
     command.add_argument("--rounds", type=int, help="another number of rounds")
     command.add_argument("--seeds", type=int, default=1, help="with --baselines: trainings of each method")
@@ -64,15 +69,21 @@ def run(options: argparse.Namespace, console: Console) -> None:
         "--method": options.method != "personalised",
         "--baselines": options.baselines,
         "--seeds": options.seeds > 1,
+        "--rates": options.rates,
     }
     if options.flower and any(unused.values()):
         wrong = next(name for name, given in unused.items() if given)
         raise pp.InvalidInput(f"{wrong} is for the simulation in one process; leave out --flower")
+    if options.rates and (options.baselines or options.method != "personalised" or options.seeds > 1):
+        raise pp.InvalidInput("--rates trains nothing; leave out --method, --baselines and --seeds")
     setting = trials.SETTINGS[options.data]
     if options.rounds is not None:
         setting = replace(setting, rounds=options.rounds)
     if options.flower:
         _on_flower(options, setting, console)
+        return
+    if options.rates:
+        _rates(options, setting, console)
         return
     methods = trials.METHODS if options.baselines else (options.method,)
     found: dict[str, list[Trial]] = {}
@@ -91,6 +102,40 @@ def run(options: argparse.Namespace, console: Console) -> None:
         _show(found[method][-1], console)
     if options.baselines:
         _compare(found, options, console)
+
+
+def _rates(options: argparse.Namespace, setting: Setting, console: Console) -> None:
+    import numpy as np
+
+    from privypurse.federated import silos, trials
+
+    federation = silos.federation(options.data)
+    terms = trials.terms_of(setting, federation, adversary=options.adversary)
+    rng = np.random.default_rng(0)
+    granted = silos.budgets_of(options.preferences, federation.records, rng, federation.levels)
+    found = trials.compare_rates(terms, granted)
+    table = Table("rates by", "records overspent", "worst, spent of granted", "left on average")
+    share = found.overspent_published / found.records
+    table.add_row(
+        "the certified table",
+        f"{found.overspent_certified:,} of {found.records:,}",
+        "≤ 1",
+        f"{found.left_certified:.1%}",
+    )
+    table.add_row(
+        "the fitted curve, as published",
+        f"{found.overspent_published:,} of {found.records:,} ({share:.0%})",
+        f"{found.worst_published:.2f}",
+        f"{found.left_published:.1%}",
+    )
+    console.print(table)
+    console.print(
+        f"ε against the {terms.adversary}, {terms.rounds} rounds of {terms.local_steps} steps, noise multiplier "
+        f"{terms.noise_multiplier:.3g}, δ {terms.delta:g}. Clients take the certified table only, and "
+        "certify each rate again.",
+        highlight=False,
+        style="dim",
+    )
 
 
 def _teller(bar: Progress, method: str, rounds: int) -> Callable[[object, float], None]:
@@ -153,7 +198,7 @@ def _compare(found: dict[str, list[Trial]], options: argparse.Namespace, console
     console.print("written: " + as_it_is(", ".join(map(str, paths))), highlight=False, soft_wrap=True)
 
 
-def _on_flower(options: argparse.Namespace, setting: object, console: Console) -> None:
+def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) -> None:
     import tempfile
 
     try:
@@ -163,7 +208,7 @@ def _on_flower(options: argparse.Namespace, setting: object, console: Console) -
     from privypurse.federated import engine, silos, simulation, trials
 
     federation = silos.federation(options.data)
-    terms = trials.terms_of(setting, federation, adversary=options.adversary)  # type: ignore[arg-type]
+    terms = trials.terms_of(setting, federation, adversary=options.adversary)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.out or Path(temporary)
         state = engine.run(options.data, options.preferences, terms, folder, seed=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ def run(data: str, preferences: str, terms: Terms, folder: Path, *, seed: int | 
         index = int(context.node_config["partition-id"])
         return new_client(data, preferences, index, told, folder, seed, terms.adversary)
 
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     backend: Any = {"client_resources": {"num_cpus": cpus, "num_gpus": 0.0}, "init_args": {"log_to_driver": False}}
     logging.getLogger("flwr").setLevel(logging.WARNING)
     run_simulation(server, flower.client_app(client_of), len(federation.silos), backend_config=backend)
