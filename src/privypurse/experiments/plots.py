@@ -49,13 +49,14 @@ def _bars(axes: Any, experiment: Experiment, results: Results) -> None:
     measure = experiment.show[0]
     width = 0.8 / len(experiment.columns)
     place = np.arange(len(experiment.rows))
+    colours = mpl.colormaps["tab10" if len(experiment.columns) <= 10 else "tab20"]
     seen = []
     for k, column in enumerate(experiment.columns):
         found = [mean_of(results.get((row, column), ()), measure) for row in experiment.rows]
         height = [np.nan if each is None else each[0] for each in found]
         error = [0.0 if each is None else each[1] for each in found]
         at = place + (k - (len(experiment.columns) - 1) / 2) * width
-        axes.bar(at, height, width * 0.92, yerr=error, label=column, error_kw={"lw": 1})
+        axes.bar(at, height, width * 0.92, color=colours(k), yerr=error, label=column, error_kw={"lw": 1})
         figures = [experiment.figure(measure, row, column) for row in experiment.rows]
         paper = [np.nan if f is None else (f[0] if isinstance(f, list) else f) for f in figures]
         axes.plot(at, paper, "k_", markersize=max(4, 90 * width), label="paper" if k == 0 else None)
@@ -65,7 +66,7 @@ def _bars(axes: Any, experiment: Experiment, results: Results) -> None:
         axes.set_ylim(max(0.0, low - 0.25 * (max(seen) - low) - 1), min(100.0, max(seen) + 1))
     axes.set_xticks(place, experiment.rows, rotation=0 if len(experiment.rows) < 5 else 30)
     axes.set_ylabel(measure)
-    axes.legend(fontsize=7, ncols=3)
+    axes.figure.legend(loc="outside lower center", fontsize=7, ncols=4)
 
 
 def _lines(axes: Any, experiment: Experiment, results: Results) -> None:
@@ -84,11 +85,13 @@ def _classes(axes: Any, experiment: Experiment, results: Results) -> None:
     for (row, column), outcomes in results.items():
         found = mean_of(outcomes, "classes")
         if found is not None:
-            axes.plot(range(len(found[0])), found[0], marker="o", lw=1, label=f"{row}, {column}")
+            label = column if len(experiment.rows) == 1 else f"{row}, {column}"
+            axes.plot(range(len(found[0])), found[0], marker="o", lw=1, label=label)
+            axes.set_xticks(range(len(found[0])))
     axes.set_xlabel("class")
     axes.set_ylabel("accuracy, %")
     if len(results) <= 12:
-        axes.legend(fontsize=7)
+        axes.figure.legend(loc="outside lower center", fontsize=7, ncols=3)
 
 
 def _individual(axes: Any, experiment: Experiment, results: Results) -> None:

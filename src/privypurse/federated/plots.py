@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from privypurse.federated.trials import METHODS
 
 Courses = Mapping[str, Sequence[Sequence[float]]]
 """Of each method, the accuracy after each round of each run."""
@@ -37,10 +40,13 @@ def save(panels: Mapping[str, Courses], stem: Path) -> list[Path]:
 
 def _draw(courses: Courses, axes: Axes) -> None:
     """The mean over runs, and one deviation to both sides."""
-    for method, runs in courses.items():
-        course = np.array(runs, dtype=np.float64)
+    for k, method in enumerate(METHODS):  # a method has one colour, whatever else is drawn
+        if method not in courses:
+            continue
+        course = np.array(courses[method], dtype=np.float64)
         rounds, mean = np.arange(1, course.shape[1] + 1), course.mean(axis=0)
-        axes.plot(rounds, mean, label=method)
-        if len(runs) > 1:
+        axes.plot(rounds, mean, color=f"C{k}", label=method)
+        if len(course) > 1:
             spread = course.std(axis=0, ddof=1)
-            axes.fill_between(rounds, mean - spread, mean + spread, alpha=0.2)
+            axes.fill_between(rounds, mean - spread, mean + spread, color=f"C{k}", alpha=0.2, lw=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
