@@ -1,4 +1,4 @@
-"""A private model learns MNIST: a part of it, in seconds. The full runs are experiments/boenisch-table-2-mnist.toml."""
+"""A private model learns MNIST: a part of it, in seconds. The full runs: experiments/boenisch-table-2-mnist.toml."""
 
 from functools import partial
 

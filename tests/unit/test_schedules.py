@@ -327,10 +327,15 @@ def test_epochs_must_be_positive(epochs):
 
 
 @pytest.mark.parametrize("rounds", [0, -1, 2.0, True, None])
-@pytest.mark.parametrize("method", [PdpSgd, AdaPdp, Sampling])
+@pytest.mark.parametrize("method", [PdpSgd, AdaPdp])
 def test_rounds_must_be_a_positive_number(method, rounds):
     with pytest.raises(pp.InvalidInput, match="rounds"):
         made(THREE, method(rounds=rounds))
+
+
+def test_sampling_has_one_round():
+    with pytest.raises(TypeError, match="rounds"):
+        Sampling(rounds=3)
 
 
 def test_names_that_are_unknown():

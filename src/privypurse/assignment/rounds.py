@@ -17,6 +17,7 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,8 +43,8 @@ class PdpSgd:
 
     loss: Loss = field(default_factory=AdaptiveLoss)
     rounds: int = 10
-    name: str = "pdp-sgd"
-    separate: bool = False
+    name: ClassVar[str] = "pdp-sgd"
+    separate: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class AdaPdp:
 
     loss: Loss = field(default_factory=lambda: FixedLoss(0.2, 0.8))
     rounds: int = 10
-    name: str = "adapdp"
-    separate: bool = True
+    name: ClassVar[str] = "adapdp"
+    separate: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ class Sampling:
     """One round, drawn before training begins (Heo et al. 2023, Definition B.1; Jorgensen et al. 2015)."""
 
     loss: Loss = field(default_factory=FixedLoss)
-    rounds: int = 1
-    name: str = "sampling"
-    separate: bool = False
+    rounds: ClassVar[int] = 1
+    name: ClassVar[str] = "sampling"
+    separate: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Groups:
     """Groups of equal ε one after another, each with ordinary DP-SGD (Boenisch et al. 2023, E.2)."""
 
     order: str = "strict-first"
-    name: str = "groups"
+    name: ClassVar[str] = "groups"
 
     def __post_init__(self) -> None:
         if self.order not in ("strict-first", "relaxed-first"):

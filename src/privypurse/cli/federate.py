@@ -62,7 +62,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
     from dataclasses import replace
 
     from privypurse.federated import silos, trials
+    from privypurse.training.devices import device_of
 
+    device = str(device_of(options.device))
     if options.seeds < 1:
         raise pp.InvalidInput(f"--seeds is {options.seeds}; train at least once")
     unused = {
@@ -90,7 +92,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     for method in methods:
         for seed in range(options.seeds):
-            federation = silos.federation(options.data, seed, options.device)
+            federation = silos.federation(options.data, seed, device)
             with Progress(*columns, console=console) as bar:
                 trial = trials.run(
                     *(federation, setting, options.preferences, method),

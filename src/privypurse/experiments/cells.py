@@ -35,6 +35,7 @@ from privypurse.spending import Spending, by_group, correlation_with_loss
 from privypurse.stopping import StopAtPlateau
 from privypurse.training.following import Individual
 from privypurse.training.loop import train
+from privypurse.training.ordinary import train_ordinarily
 from privypurse.training.rounds import train_rounds
 
 losses = partial(F.cross_entropy, reduction="none")
@@ -159,7 +160,7 @@ class _Cell:
         optimizer = self._new_optimizer(model)
         if made is None:
             steps = self.settings.training.steps_for(self._records)
-            _ordinary(model, optimizer, self.inputs, steps, self._batch)
+            train_ordinarily(model, optimizer, self.inputs.train.tensors, losses, steps=steps, batch_size=self._batch)
             return model, steps, None
         if made.promise is Promise.NONE:  # seeded and for measuring: nothing of it is published
             made = replace(made, promise=Promise.PART)
@@ -261,19 +262,6 @@ def _judged(model: nn.Module, tensors: tuple[torch.Tensor, ...]) -> tuple[AnyArr
             right.append(output.argmax(1) == y)
     model.train(was_training)
     return torch.cat(loss).cpu().numpy(), torch.cat(right).cpu().numpy()
-
-
-def _ordinary(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Inputs, steps: int, batch: int) -> None:
-    """Plain training on shuffled batches: what nobody's privacy limits."""
-    x, y = inputs.train.tensors
-    order = torch.empty(0, dtype=torch.int64)
-    for _ in range(steps):
-        if order.numel() < batch:
-            order = torch.randperm(len(y))
-        some, order = order[:batch].to(x.device), order[batch:]
-        optimizer.zero_grad()
-        torch.autograd.backward(losses(model(x[some]), y[some]).mean())
-        optimizer.step()
 
 
 def _method(settings: Settings) -> str | Method:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,11 +84,11 @@ def _parts(name: str, seed: int, quick: bool) -> tuple[AnyArray, AnyArray, AnyAr
         return features[people.train], labels[people.train], features[people.test], labels[people.test]
     if name == "heart":
         return _heart(seed)
-    return _images(name, quick)
+    return _images(name, quick, datasets.folder().resolve())
 
 
 @lru_cache(maxsize=2)
-def _images(name: str, quick: bool) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
+def _images(name: str, quick: bool, folder: Path) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
     """Read and checked once for all cells of a process: that takes longer than many a quick cell."""
     load: dict[str, Callable[[], datasets.Images]] = {
         "mnist": lambda: datasets.mnist("MNIST"),

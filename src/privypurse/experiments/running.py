@@ -20,6 +20,7 @@ import torch
 from privypurse.errors import InvalidInput
 from privypurse.experiments.cells import Outcome, run_cell
 from privypurse.experiments.specs import Experiment, Settings
+from privypurse.training.devices import device_of
 from privypurse.version import __version__
 
 
@@ -60,7 +61,7 @@ def run(experiment: Experiment, *, seeds: int, device: str, jobs: int, folder: P
     """
     if seeds < 1 or jobs < 1:
         raise InvalidInput(f"seeds is {seeds} and jobs is {jobs}; both must be at least 1")
-    _check_device(device)
+    device = str(device_of(device))
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     waiting = []
     for task in tasks(experiment, seeds, folder):
@@ -150,10 +151,3 @@ def _file(row: str, column: str, seed: int) -> str:
         return re.sub(r"[^a-z0-9.+-]+", "-", name.lower()).strip("-")
 
     return f"{plain(row)}--{plain(column)}--{seed}.json"
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InvalidInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None

@@ -132,11 +132,6 @@ class Terms:
         except TypeError as error:
             raise InvalidInput(f"these are no terms: {error}") from None
 
-    @property
-    def digest(self) -> str:
-        """A fingerprint."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
-
 
 @dataclass(frozen=True, eq=False)
 class Offer:

@@ -27,10 +27,11 @@ from privypurse.plans import Plan
 from privypurse.runs import results
 from privypurse.runs.config import BuiltIn
 from privypurse.runs.evaluation import Score, score
-from privypurse.runs.inputs import Inputs, Part, inputs_of
+from privypurse.runs.inputs import Inputs, inputs_of
 from privypurse.runs.models import mlp
 from privypurse.runs.running import losses, tensors
 from privypurse.training.loop import train
+from privypurse.training.ordinary import train_ordinarily
 
 PRIVATE = ("uniform", "sample", "scale")
 NONE = "none"
@@ -128,24 +129,12 @@ def trials(
 def _trained(inputs: Inputs, made: Plan | None, steps: int) -> nn.Module:
     model = mlp(inputs.shape, inputs.classes, HIDDEN)
     optimizer = torch.optim.SGD(model.parameters(), lr=ORDINARY_LEARNING_RATE if made is None else LEARNING_RATE)
+    data = tensors(inputs.train, torch.device("cpu"))
     if made is None:
-        _ordinary(model, optimizer, inputs.train, steps)
+        train_ordinarily(model, optimizer, data.tensors, losses, steps=steps, batch_size=BATCH)
     else:
-        train(model, optimizer, tensors(inputs.train, torch.device("cpu")), made, losses)
+        train(model, optimizer, data, made, losses)
     return model
-
-
-def _ordinary(model: nn.Module, optimizer: torch.optim.Optimizer, part: Part, steps: int) -> None:
-    """Plain training, as everybody does it: shuffled batches of the same size."""
-    inputs, labels = tensors(part, torch.device("cpu")).tensors
-    order = torch.empty(0, dtype=torch.int64)
-    for _ in range(steps):
-        if order.numel() < BATCH:
-            order = torch.randperm(len(part))
-        some, order = order[:BATCH], order[BATCH:]
-        optimizer.zero_grad()
-        torch.autograd.backward(losses(model(inputs[some]), labels[some]).mean())
-        optimizer.step()
 
 
 def _save(folder: Path, model: nn.Module, trial: Trial, steps: int) -> None:

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from privypurse.accounting import Progress
-from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs import results
 from privypurse.runs.config import BuiltIn, RunConfig
@@ -22,6 +21,7 @@ from privypurse.runs.models import model_of
 from privypurse.runs.optimizers import optimizer_of
 from privypurse.runs.planning import plan_of
 from privypurse.spending import Spending
+from privypurse.training.devices import device_of
 from privypurse.training.following import Individual
 from privypurse.training.loop import train
 
@@ -99,16 +99,3 @@ def run(
 def tensors(part: Part, device: torch.device) -> TensorDataset:
     """Records as tensors on the device."""
     return TensorDataset(torch.as_tensor(part.inputs, device=device), torch.as_tensor(part.labels, device=device))
-
-
-def device_of(name: str) -> torch.device:
-    """The device of that name, if it is there; "auto" is a GPU where there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidInput(f'[training] device {name!r} cannot be used ({reason}); write "auto" or "cpu"') from None
-    return device
