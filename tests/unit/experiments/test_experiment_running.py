@@ -136,8 +136,12 @@ def test_the_table_has_mean_deviation_and_the_papers_figure_beside_it() -> None:
     assert "**91.00** ± 1.41 (paper 90.42 ± 2.78, +0.58)" in text
 
 
-def test_missing_data_is_an_error_that_says_where_it_was_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experiment", "run", "heo-table-1-mnist", "--rows", "k = 0", "--columns", "DP-SGD"]) == 2
+def test_missing_data_is_an_error_that_says_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PRIVYPURSE_DATA", str(tmp_path / "nothing"))
+    some = ["--rows", "k = 0", "--columns", "DP-SGD", "--out", str(tmp_path)]
+    assert main(["experiment", "run", "heo-table-1-mnist", *some]) == 2
     assert "PRIVYPURSE_DATA" in capsys.readouterr().err
 
 
