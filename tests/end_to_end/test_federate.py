@@ -46,7 +46,7 @@ def test_a_federation_trains_and_nobody_is_overdrawn(data: str, capsys: pytest.C
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
     assert {row[0]: int(row[1].replace(",", "")) for row in rows} == SILOS[data]
     for _, _, joined, granted, spent, overdrawn, _ in rows:
-        assert joined == "2 of at most 2"
+        assert joined == "2 of 2"
         assert overdrawn == "0"
         assert granted == "0.1 … 5"
         least, most = (float(value) for value in spent.split(" … "))
@@ -128,7 +128,15 @@ def test_on_flower_the_rounds_are_the_same(tmp_path: Path) -> None:
     not be asked: Flower numbers its nodes as it likes.
     """
     terms = replace(TERMS, most_joined=1)
-    state = engine.run("adult", "three-levels", terms, tmp_path / "flower", seed=3)
+    heard: list[tuple[int, int]] = []
+    trial = engine.run(
+        *("adult", "three-levels", terms, tmp_path / "flower"),
+        seed=3,
+        told=lambda number, outcome: heard.append((number, len(outcome.used))),
+    )
+    state = trial.state
+    assert heard == [(1, 4), (2, 0)]
+    assert [(row.name, row.joined, row.overdrawn) for row in trial.clients] == [(s, 1, 0) for s in SILOS["adult"]]
     kept = books(tmp_path / "flower")
     assert {name: book["begun"] for name, book in kept.items()} == {str(k): [1] for k in range(4)}
     federation, offer = silos.federation("adult", 3), Offer.of(terms)
@@ -146,7 +154,7 @@ def test_on_flower_the_rounds_are_the_same(tmp_path: Path) -> None:
     for k, client in enumerate(clients):
         client.close()
         later = engine.new_client("adult", "three-levels", k, offer, tmp_path / "flower", 3)
-        granted = silos.budgets_of("three-levels", len(federation.silos[k]), np.random.default_rng([3, 5, k]))
+        granted = silos.granted_in(federation, "three-levels", 3)[k]
         assert later.joined == terms.cap
         assert (later.spent().against_server <= granted).all()
         assert later.spent().against_server.max() > 0.5

@@ -33,7 +33,8 @@ def main(grid: Grid, context: Context) -> None:
     strategy = flower.PersonalisedAverage(Offer.of(terms), patience=float(config["timeout"]))
     # The network is public; of the server's own data there is only a test set.
     federation = silos.federation("adult")
-    begin = flower.to_record(simulation.new_state(federation.new_model))
+    # The same for each run of these terms: clients do not answer a round again from other parameters.
+    begin = flower.to_record(simulation.new_state(federation.new_model, seed=0))
     strategy.start(grid, begin, num_rounds=terms.rounds, timeout=float(config["timeout"]))
     if not any(held.used for held in strategy.history):
         raise RuntimeError("no client's update was used in any round; the log says why")

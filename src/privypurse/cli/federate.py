@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from privypurse.cli.extras import need_training
 from privypurse.cli.showing import as_it_is
 
 if TYPE_CHECKING:
+    from privypurse.federated.server import Aggregated
+    from privypurse.federated.terms import Terms
     from privypurse.federated.trials import Setting, Trial
 
 SHORT = "train over several silos, each record within its own ε"
@@ -64,20 +67,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     from privypurse.federated import silos, trials
     from privypurse.training.devices import device_of
 
+    _check(options)
     device = str(device_of(options.device))
-    if options.seeds < 1:
-        raise pp.InvalidInput(f"--seeds is {options.seeds}; train at least once")
-    unused = {
-        "--method": options.method != "personalised",
-        "--baselines": options.baselines,
-        "--seeds": options.seeds > 1,
-        "--rates": options.rates,
-    }
-    if options.flower and any(unused.values()):
-        wrong = next(name for name, given in unused.items() if given)
-        raise pp.InvalidInput(f"{wrong} is for the simulation in one process; leave out --flower")
-    if options.rates and (options.baselines or options.method != "personalised" or options.seeds > 1):
-        raise pp.InvalidInput("--rates trains nothing; leave out --method, --baselines and --seeds")
     setting = trials.SETTINGS[options.data]
     if options.rounds is not None:
         setting = replace(setting, rounds=options.rounds)
@@ -101,9 +92,50 @@ def run(options: argparse.Namespace, console: Console) -> None:
                     told=_teller(bar, method, setting.rounds),
                 )
             found.setdefault(method, []).append(trial)
-        _show(found[method][-1], console)
+        _show(found[method][-1], console, f", seed {options.seeds - 1}" if options.seeds > 1 else "")
     if options.baselines:
         _compare(found, options, console)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise for what does not go together, and for what cannot be, before anything takes long."""
+    if options.seeds < 1:
+        raise pp.InvalidInput(f"--seeds is {options.seeds}; train at least once")
+    if options.rounds is not None and options.rounds < 1:
+        raise pp.InvalidInput(f"rounds is {options.rounds}; hold at least one")
+    given = {
+        "--method": options.method != "personalised",
+        "--baselines": options.baselines,
+        "--seeds": options.seeds > 1,
+        "--rates": options.rates,
+        "--out": options.out is not None,
+        "--device": options.device != "cpu",
+    }
+    goes_with = {
+        "--flower": (options.flower, {"--out"}),
+        "--rates": (options.rates, {"--rates"}),
+        "--baselines": (options.baselines, {"--baselines", "--seeds", "--out", "--device"}),
+    }
+    for name, (chosen, fine) in goes_with.items():
+        if chosen and (wrong := [each for each, there in given.items() if there and each not in fine]):
+            raise pp.InvalidInput(f"{wrong[0]} does not go with {name}; leave one of them out")
+    if not (options.flower or options.baselines) and (given["--out"] or given["--seeds"]):
+        wrong_one = "--out" if given["--out"] else "--seeds"
+        raise pp.InvalidInput(f"{wrong_one} is for --baselines{' or --flower' if given['--out'] else ''}; add that")
+    if (folder := _folder(options)) is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise pp.InvalidInput(f"{folder} cannot be written to ({error}); name another with --out") from None
+
+
+def _folder(options: argparse.Namespace) -> Path | None:
+    """Where something will be written, if anything will."""
+    if options.baselines:
+        return options.out or Path("results")
+    return options.out if options.flower else None
 
 
 def _rates(options: argparse.Namespace, setting: Setting, console: Console) -> None:
@@ -140,31 +172,32 @@ def _rates(options: argparse.Namespace, setting: Setting, console: Console) -> N
     )
 
 
-def _teller(bar: Progress, method: str, rounds: int) -> Callable[[object, float], None]:
-    shown = bar.add_task(method, total=rounds)
+def _teller(bar: Progress, method: str, rounds: int) -> Callable[[int, float], None]:
+    waiting = "" if method == "privacy-free" else ": noise and rates"
+    shown = bar.add_task(f"{method}{waiting}", total=rounds)
 
-    def told(held: object, accuracy: float) -> None:
+    def told(number: int, accuracy: float) -> None:
         bar.update(shown, advance=1, description=f"{method} {accuracy:.1f} %")
 
     return told
 
 
-def _show(trial: Trial, console: Console) -> None:
+def _show(trial: Trial, console: Console, which: str = "") -> None:
     terms = trial.terms
     console.print(
-        f"\n[bold]{trial.method}[/]: test accuracy {trial.accuracy[-1]:.2f} % after {terms.rounds} rounds of "
-        f"{terms.local_steps} steps",
+        f"\n[bold]{trial.method}[/]{which}: test accuracy {trial.accuracy[-1]:.2f} % after "
+        f"{_rounds(terms.rounds)} of {terms.local_steps} steps",
         highlight=False,
     )
     if trial.method == "privacy-free":
         console.print("no privacy: the updates tell about the people in them\n")
         return
-    table = Table("silo", "records", "rounds joined", "ε granted", "ε spent", "overdrawn", "accuracy there")
+    table = Table("silo", "records", "joined", "ε granted", "ε spent", "overdrawn", "accuracy on its own records")
     for row in trial.clients:
         table.add_row(
             as_it_is(row.name),
             f"{row.records:,}",
-            f"{row.joined} of at most {terms.cap}",
+            f"{row.joined} of {terms.cap}",
             f"{row.granted[0]:.3g} … {row.granted[1]:.3g}",
             f"{row.spent[0]:.3g} … {row.spent[1]:.3g}",
             str(row.overdrawn),
@@ -172,12 +205,22 @@ def _show(trial: Trial, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"ε against the {terms.adversary}, noise multiplier {terms.noise_multiplier:.3g}, δ {terms.delta:g}. What is "
-        "granted and spent, and accuracy on people in training, is each silo's secret; shown here because all of it "
-        "is simulated.\n",
+        f"ε against the {terms.adversary}, noise multiplier {terms.noise_multiplier:.3g}, δ {terms.delta:g}. Who is "
+        "drawn in every step cannot spend more. What is granted and spent, and accuracy on people in training, is "
+        f"each silo's secret; shown here because all of it is simulated.{_same(terms)}\n",
         highlight=False,
         style="dim",
     )
+
+
+def _rounds(number: int) -> str:
+    return "1 round" if number == 1 else f"{number} rounds"
+
+
+def _same(terms: Terms) -> str:
+    if terms.adversary == "server" or terms.client_rate < 1:
+        return ""
+    return " Every silo joins every round here: the public knows who joined, and spends them as the server does."
 
 
 def _compare(found: dict[str, list[Trial]], options: argparse.Namespace, console: Console) -> None:
@@ -193,28 +236,28 @@ def _compare(found: dict[str, list[Trial]], options: argparse.Namespace, console
         table.add_row(method, f"{last.mean():.2f}{spread} %", noise)
     console.print(table)
     console.print("minimum and dropout need everybody's ε in one place: they exist in simulations only", style="dim")
-    folder = options.out or Path("results")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(options)
+    assert folder is not None
     courses = {method: [trial.accuracy for trial in runs] for method, runs in found.items()}
     paths = plots.save({f"{options.data}, {options.preferences}": courses}, folder / f"federate-{options.data}")
     console.print("written: " + as_it_is(", ".join(map(str, paths))), highlight=False, soft_wrap=True)
 
 
 def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) -> None:
-    import tempfile
-
     try:
         import flwr  # noqa: F401
     except ModuleNotFoundError:
         raise pp.PrivyPurseError("--flower needs Flower: pip install 'privypurse[federated]'") from None
-    from privypurse.federated import engine, silos, simulation, trials
+    from privypurse.federated import engine, silos, trials
 
     federation = silos.federation(options.data)
     terms = trials.terms_of(setting, federation, adversary=options.adversary)
+
+    def told(number: int, outcome: Aggregated) -> None:
+        console.print(f"round {number} of {terms.rounds}: {len(outcome.used)} answers", highlight=False)
+
+    console.print("starting Flower's simulation engine, one process for each silo", style="dim")
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.out or Path(temporary)
-        state = engine.run(options.data, options.preferences, terms, folder, seed=0)
-    model = simulation.load(federation.new_model(), state)
-    console.print(
-        f"test accuracy {silos.accuracy(model, federation.test):.2f} % after {terms.rounds} rounds on Flower"
-    )
+        trial = engine.run(options.data, options.preferences, terms, folder, seed=0, told=told)
+    _show(trial, console, " on Flower")

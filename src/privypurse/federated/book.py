@@ -21,15 +21,18 @@ class Book:
     """Counts the rounds that a client joined, and keeps each answer.
 
     Guarantee: a round is counted on disk before its first step, and the count never goes back; a second request for
-    an answered round gets the same answer, bit for bit. A round that was begun and never answered (a crash) stays
-    paid for; answering it anew is paid for again.
+    an answered round gets the same answer, bit for bit, or none at all if it comes with other parameters. A round
+    that was begun and never answered (a crash) stays paid for; answering it anew is paid for again.
     """
 
     def __init__(self, folder: Path, terms: str, records: str) -> None:
         """``terms`` and ``records`` are fingerprints: a book belongs to one set of terms and one data set."""
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock: int | None = self._locked()
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock: int | None = self._locked()
+        except OSError as error:
+            raise InvalidInput(f"{folder} cannot hold a book: {error}") from None
         try:
             self._content = self._opened(terms, records)
         except BaseException:
@@ -41,20 +44,19 @@ class Book:
         if not path.exists():
             if any(self._folder.glob("answer-*")):
                 raise InvalidInput(f"{path} is missing beside answers; what was spent is not known any more")
-            fresh: dict[str, Any] = {"terms": terms, "records": records, "begun": [], "seen": 0}
-            self._write(fresh)
+            fresh: dict[str, Any] = {"terms": terms, "records": records, "begun": [], "seen": 0, "from": {}}
+            self.write(_FILE, fresh)
             return fresh
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            kept = {name: content[name] for name in ("terms", "records", "begun", "seen")}
+            kept = {name: content[name] for name in ("terms", "records", "begun", "seen", "from")}
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"{path} is damaged ({error!r}); what was spent is not known any more") from None
         for name, wanted in (("terms", terms), ("records", records)):
             if kept[name] != wanted:
-                raise InvalidInput(
-                    f"{path} was begun with other {name}; take another folder, and mind that everybody's ε is "
-                    "spent again"
-                )
+                what = name if name == "terms" else "records or budgets"
+                mind = ", and mind that everybody's ε is spent again" if kept["begun"] else ""
+                raise InvalidInput(f"{path} was begun with other {what}; take another folder{mind}")
         return kept
 
     def _locked(self) -> int:
@@ -80,26 +82,32 @@ class Book:
         """How many rounds the server has held as far as is known, joined or not."""
         return int(self._content["seen"])
 
-    def answer(self, number: int) -> Update | None:
-        """What was answered in that round, if it was."""
+    def answer(self, number: int, state: str) -> Update | None:
+        """What was answered in that round, if it was; ``state`` is a fingerprint of the parameters sent with it."""
         self._require_open()
         path = self._answer(number)
         if not path.exists():
             return None
+        if self._content["from"].get(str(number)) != state:
+            raise InvalidInput(
+                f"round {number} was answered before, from other parameters; a server that begins anew needs new "
+                "terms"
+            )
         with np.load(path) as saved:
             return {name: saved[name] for name in saved.files}
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: int, state: str) -> None:
         """Count a round, before anything is done for it."""
         self._require_open()
         self._content["begun"].append(number)
+        self._content["from"][str(number)] = state
         self.note(number)
 
     def note(self, number: int) -> None:
         """The server has come to that round, whoever joins it."""
         self._require_open()
         self._content["seen"] = max(self.seen, number)
-        self._write(self._content)
+        self.write(_FILE, self._content)
 
     def keep(self, number: int, update: Update) -> None:
         """Keep an answer before it is sent."""
@@ -115,14 +123,15 @@ class Book:
     def _answer(self, number: int) -> Path:
         return self._folder / f"answer-{number}.npz"
 
-    def _write(self, content: dict[str, Any]) -> None:
-        fresh = self._folder / f"{_FILE}.new"
+    def write(self, name: str, content: Any) -> None:
+        """Write a file of the folder as JSON, whole or not at all."""
+        fresh = self._folder / f"{name}.new"
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(json.dumps(content))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, self._folder / _FILE)
+        os.replace(fresh, self._folder / name)
         synchronise_folder(self._folder)
 
     def _require_open(self) -> None:

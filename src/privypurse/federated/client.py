@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from privypurse import ladder
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
-from privypurse.errors import InvalidInput, PrivyPurseError
+from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning
 from privypurse.federated.book import Book, Update
 from privypurse.federated.terms import ADVERSARIES, Offer
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.fingerprints import fingerprint
-from privypurse.training.gradients.clipped import Loss
+from privypurse.training.gradients.clipped import Loss, clipped_sum
 from privypurse.training.loop import train
 
 
@@ -64,7 +66,15 @@ class Client:
         seed: int | None = None,
     ) -> None:
         """``adversary`` is whom the people here were told that their ε holds against; terms that keep it against the
-        public alone are refused unless it says "public"."""
+        public alone are refused unless it says "public".
+
+        What cannot train is refused here, before anything is paid for: the first records are tried on a new model.
+        The offer is kept as offer.json in ``folder``, so that the account can be read later.
+        """
+        if not isinstance(offer, Offer):
+            raise InvalidInput(f"offer is a {type(offer).__name__}; a server's is Offer.of(terms)")
+        if isinstance(new_model, nn.Module):
+            raise InvalidInput("new_model is a model; give a function that makes one: partial(nn.Linear, 8, 2)")
         if len(dataset) == 0:  # type: ignore[arg-type]
             raise InvalidInput("this client has no records; leave it out, or give it some")
         if len(budgets) != len(dataset):  # type: ignore[arg-type]
@@ -81,16 +91,24 @@ class Client:
             )
         self._dataset, self._new_model, self._loss_fn, self._offer = dataset, new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
-        # The book first: whoever could try terms after terms would find out what people here grant.
+        _try(dataset, new_model(), loss_fn)
+        # Then the book: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.digest, fingerprint(dataset) + _digest(budgets))
         try:
+            self._book.write("offer.json", offer.to_json())
             self._plan, self._sitting_out = _local_plan(budgets, offer)
         except BaseException:
             self._book.close()
             raise
 
     @property
+    def offer(self) -> Offer:
+        """What the server offered: public."""
+        return self._offer
+
+    @property
     def joined(self) -> int:
+        """How many rounds were begun and paid for."""
         return self._book.joined
 
     @property
@@ -107,26 +125,29 @@ class Client:
         """Train from the global parameters and give the noisy difference; the same for the same round.
 
         ``number`` counts rounds from 1. The round is paid for before it begins, whether the answer arrives or not.
+        Asked again with other parameters, an answered round is refused: its answer would not belong to them.
         """
-        self._check_round(number)
+        number = self._round(number)
         with self._one_at_a_time:
             return self._answer(number, state)
 
-    def _check_round(self, number: int) -> None:
+    def _round(self, number: int) -> int:
         rounds = self._offer.terms.rounds
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= rounds:
+        if isinstance(number, bool) or not isinstance(number, numbers.Integral) or not 1 <= number <= rounds:
             raise InvalidInput(f"round {number!r} is not among the {rounds} of the terms")
+        return int(number)
 
     def _answer(self, number: int, state: Mapping[str, AnyArray]) -> Update:
         terms = self._offer.terms
-        if (kept := self._book.answer(number)) is not None:
+        model = self._new_model()
+        before = _loaded(model, state)
+        sent = _fingerprint(before)
+        if (kept := self._book.answer(number, sent)) is not None:
             return kept
         if self._book.joined >= terms.cap:
             self._book.note(number)
             raise Declined(f"all {terms.cap} rounds that this client joins at most are spent")
-        model = self._new_model()
-        before = _loaded(model, state)
-        self._book.begin(number)
+        self._book.begin(number, sent)
         optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
         own = None if self._seed is None else int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         train(model, optimizer, self._dataset, self._plan, self._loss_fn, seed=own)
@@ -139,7 +160,7 @@ class Client:
 
     def held(self, number: int) -> None:
         """The server has held that round without this client: it counts against the public."""
-        self._check_round(number)
+        number = self._round(number)
         with self._one_at_a_time:
             self._book.note(number)
 
@@ -197,9 +218,38 @@ def _local_plan(budgets: Budgets, offer: Offer) -> tuple[Plan, int]:
     return plan, int((rate[level_of] == 0).sum())
 
 
+def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss) -> None:
+    """Raise if these records cannot train that model, so that a mistake costs nobody a round."""
+    if isinstance(dataset, TensorDataset):
+        for tensor in dataset.tensors:
+            fine = torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)
+            if not fine.all():
+                # Said here and not raised: a refusal would tell the server what is in somebody's record.
+                warnings.warn(
+                    f"{int((~fine).sum()):,} records have numbers that are not finite, such as record "
+                    f"{int((~fine).nonzero()[0, 0]):,}; they pay and contribute nothing",
+                    PrivyPurseWarning,
+                    stacklevel=3,
+                )
+    few = [dataset[k] for k in range(min(2, len(dataset)))]  # type: ignore[arg-type]
+    try:
+        x, y = default_collate(few)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"a record must be a pair, inputs and label: {error}") from None
+    device = next(model.parameters()).device
+    try:
+        clipped_sum(model.train(), loss_fn, x.to(device), y.to(device), 1.0)
+    except PrivyPurseError:
+        raise
+    except Exception as error:
+        raise InvalidInput(f"the model does not take these records: {error}") from error
+
+
 def _loaded(model: nn.Module, state: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     """Put the global parameters into the model; give them back as they were."""
     parameters = dict(model.named_parameters())
+    if not isinstance(state, Mapping):
+        raise InvalidInput(f"the server's parameters are a {type(state).__name__}, not arrays by name")
     if set(parameters) != set(state):
         strange = sorted(set(parameters) ^ set(state))[0]
         raise InvalidInput(f"the server's model is another: {strange!r} is on one side only")
@@ -210,13 +260,24 @@ def _loaded(model: nn.Module, state: Mapping[str, AnyArray]) -> dict[str, AnyArr
                 value = np.asarray(state[name], dtype=np.float32)
             except (TypeError, ValueError):
                 raise InvalidInput(f"the server's {name!r} holds no numbers; nothing was done") from None
-            if value.shape != tuple(parameter.shape) or not np.isfinite(value).all():
+            if value.shape != tuple(parameter.shape):
                 raise InvalidInput(
-                    f"the server's {name!r} has shape {value.shape} or is not finite; nothing was done"
+                    f"the server's {name!r} has shape {value.shape}, here it is {tuple(parameter.shape)}; nothing "
+                    "was done"
                 )
+            if not np.isfinite(value).all():
+                raise InvalidInput(f"the server's {name!r} is not finite; nothing was done")
             parameter.copy_(torch.as_tensor(value.copy(), device=parameter.device))
             out[name] = value
     return out
+
+
+def _fingerprint(state: Mapping[str, AnyArray]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(state):
+        found.update(f"{name!r} {state[name].shape}".encode())
+        found.update(np.ascontiguousarray(state[name]).tobytes())
+    return found.hexdigest()
 
 
 def _digest(budgets: Budgets) -> str:

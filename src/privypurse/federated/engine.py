@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from privypurse.budgets import Budgets
-from privypurse.errors import PrivyPurseError
+from privypurse.errors import PrivyPurseError, PrivyPurseWarning
 from privypurse.federated import flower, silos, simulation
 from privypurse.federated.client import Client
-from privypurse.federated.server import State
+from privypurse.federated.server import Aggregated, State
 from privypurse.federated.terms import Offer, Terms
+from privypurse.federated.trials import Trial, row_of
 
 
 def new_client(
@@ -26,22 +28,47 @@ def new_client(
     """One silo of a built-in federation as its own client; simulated budgets that hold against ``adversary``."""
     federation = silos.federation(data, 0 if seed is None else seed)
     silo = federation.silos[index]
-    rng = np.random.default_rng([0 if seed is None else seed, 5, index])
-    granted = silos.budgets_of(preferences, len(silo), rng, federation.levels)
+    granted = silos.granted_in(federation, preferences, 0 if seed is None else seed)[index]
     budgets = Budgets(granted, delta=offer.terms.delta)
     own = None if seed is None else 1000 * seed + index
     data_of = (silo.train, budgets, federation.new_model, silos.losses, offer, folder / str(index))
     return Client(*data_of, adversary=adversary, seed=own)
 
 
-def run(data: str, preferences: str, terms: Terms, folder: Path, *, seed: int | None = None, cpus: int = 1) -> State:
-    """Train on Flower's simulation engine; gives the last global parameters.
+def run(
+    data: str,
+    preferences: str,
+    terms: Terms,
+    folder: Path,
+    *,
+    seed: int | None = None,
+    cpus: int = 1,
+    told: Callable[[int, Aggregated], None] = lambda number, outcome: None,
+) -> Trial:
+    """Train on Flower's simulation engine, by the same rounds as `trials.run`; ``told`` hears of each of them.
 
-    ``folder`` keeps the clients' books: who calls this again goes on with what is left.
+    ``folder`` keeps the clients' books; it has to be that of the same terms, or new.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded, for measuring
+        warnings.simplefilter("ignore", FutureWarning)  # Ray's, about itself
+        return _run(data, preferences, terms, folder, seed, cpus, told)
+
+
+def _run(
+    data: str,
+    preferences: str,
+    terms: Terms,
+    folder: Path,
+    seed: int | None,
+    cpus: int,
+    told: Callable[[int, Aggregated], None],
+) -> Trial:
     federation = silos.federation(data, 0 if seed is None else seed)
     offer = Offer.of(terms)
-    strategy = flower.PersonalisedAverage(offer, seed)
+    # A folder of other terms is refused here and not by every client in every round.
+    new_client(data, preferences, 0, offer, folder, seed, terms.adversary).close()
+    strategy = flower.PersonalisedAverage(offer, seed, told=told)
     server = ServerApp()
     out: dict[str, State] = {}
 
@@ -57,10 +84,18 @@ def run(data: str, preferences: str, terms: Terms, folder: Path, *, seed: int | 
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     backend: Any = {"client_resources": {"num_cpus": cpus, "num_gpus": 0.0}, "init_args": {"log_to_driver": False}}
-    logging.getLogger("flwr").setLevel(logging.WARNING)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(server, flower.client_app(client_of), len(federation.silos), backend_config=backend)
     if not any(held.used for held in strategy.history):
         raise PrivyPurseError(
-            f"no client ever answered in {terms.rounds} rounds; books of other terms in {folder}? Ray's logs say why"
+            f"no client's answer was used in {terms.rounds} rounds; what went wrong is in Ray's logs, "
+            "/tmp/ray/session_latest/logs"
         )
-    return out["state"]
+    model = simulation.load(federation.new_model(), out["state"])
+    rows = []
+    for index, silo in enumerate(federation.silos):
+        client = new_client(data, preferences, index, offer, folder, seed, terms.adversary)
+        granted = silos.granted_in(federation, preferences, 0 if seed is None else seed)[index]
+        rows.append(row_of(silo.name, client, granted, silos.accuracy(model, silo.train)))
+        client.close()
+    return Trial("personalised", terms, (silos.accuracy(model, federation.test),), tuple(rows), out["state"])

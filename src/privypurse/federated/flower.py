@@ -50,9 +50,15 @@ class PersonalisedAverage(Strategy):
     finite or of another model leaves its place empty; the log says so, and the client's book has paid for it.
     """
 
-    def __init__(self, offer: Offer, seed: int | None = None, patience: float = 300.0) -> None:
-        """``patience`` is how many seconds the first round waits for all clients."""
-        self.offer, self.patience = offer, patience
+    def __init__(
+        self,
+        offer: Offer,
+        seed: int | None = None,
+        patience: float = 300.0,
+        told: Callable[[int, Aggregated], None] = lambda number, outcome: None,
+    ) -> None:
+        """``patience`` is how many seconds the first round waits for all clients; ``told`` hears of each round."""
+        self.offer, self.patience, self._told = offer, patience, told
         self.history: list[Aggregated] = []
         self._source = randomness(seed)
         self._state: State = {}
@@ -112,6 +118,7 @@ class PersonalisedAverage(Strategy):
         for node, why in outcome.refused.items():
             _log.warning("round %d: the answer of client %s is left out: %s", server_round, node, why)
         self.history.append(outcome)
+        self._told(server_round, outcome)
         return to_record(outcome.state), MetricRecord({"answers": len(outcome.used)})
 
     def configure_evaluate(

@@ -86,6 +86,12 @@ def budgets_of(
     return made[kind]()
 
 
+def granted_in(federation: Federation, kind: str, seed: int) -> list[FloatArray]:
+    """Everybody's simulated ε, silo by silo."""
+    rng = np.random.default_rng([seed, 5])
+    return [budgets_of(kind, len(silo), rng, federation.levels) for silo in federation.silos]
+
+
 def _tensors(x: AnyArray, y: AnyArray, device: str) -> TensorDataset:
     inputs = torch.as_tensor(np.array(x, dtype=np.float32), device=device)
     return TensorDataset(inputs, torch.as_tensor(np.asarray(y).astype(np.int64), device=device))

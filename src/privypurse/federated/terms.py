@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field, fields
+import numbers
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from privypurse.accounting import (
     CertifiedTable,
@@ -59,7 +61,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_steps", "batch_size", "clients"):
-            _whole(name, getattr(self, name))
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
         for name in ("noise_multiplier", "learning_rate", "clip_norm"):
             _number(name, getattr(self, name), 0.0, math.inf)
         TrainingShape(  # what single precision cannot hold is refused there
@@ -68,7 +70,7 @@ class Terms:
         _number("delta", self.delta, 0.0, 1.0)
         _number("client_rate", self.client_rate, 0.0, 1.0, closed=True)
         if self.momentum != 0 or isinstance(self.momentum, bool):
-            _number("momentum", self.momentum, 0.0, 1.0)
+            _number("momentum", self.momentum, 0.0, 1.0, or_0=True)
         if self.adversary not in ADVERSARIES:
             raise InvalidInput(f"adversary is {self.adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
         accountant_named(self.accountant)
@@ -76,9 +78,32 @@ class Terms:
             usual = int(stats.binom.ppf(1 - _RARELY, self.rounds, self.client_rate))
             object.__setattr__(self, "most_joined", max(1, min(usual, self.rounds)))
         else:
-            _whole("most_joined", self.most_joined)
+            object.__setattr__(self, "most_joined", _whole("most_joined", self.most_joined))
             if self.most_joined > self.rounds:
                 raise InvalidInput(f"most_joined is {self.most_joined}, more than all {self.rounds} rounds")
+
+    def with_noise_for(self, epsilon: float, rate: float) -> Terms:
+        """These terms with the least noise at which a record that grants ``epsilon`` may be drawn at ``rate``.
+
+        A way to choose the noise without looking at budgets: what would a record with a public reference ε, such as
+        1, have to be worth? At the rate of ordinary training, batch size / records of a client, everybody with that ε
+        trains as usual; who grants less is drawn less often, who grants more, more often.
+        """
+        _number("epsilon", epsilon, 0.0, math.inf)
+        _number("rate", rate, 0.0, 1.0, closed=True)
+
+        def excess(log_noise: float) -> float:
+            tried = replace(self, noise_multiplier=float(np.exp(log_noise)))
+            return float(tried.certified(np.array([rate]))[0]) - epsilon
+
+        low, high = -3.0, 8.0
+        if excess(high) > 0 or excess(low) < 0:
+            raise InvalidInput(
+                f"no noise multiplier from {math.exp(low):.2g} to {math.exp(high):.2g} makes rate {rate:g} cost "
+                f"ε = {epsilon:g} at δ = {self.delta:g} over these rounds"
+            )
+        solved = optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4
+        return replace(self, noise_multiplier=float(np.exp(solved)))
 
     @property
     def cap(self) -> int:
@@ -149,6 +174,14 @@ class Offer:
         """A fingerprint: a client's book belongs to one offer, terms and table."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
 
+    @classmethod
+    def load(cls, path: str | Path) -> Offer:
+        """From a file: a client keeps its offer as offer.json in its folder."""
+        try:
+            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"{path} holds no offer: {error}") from None
+
     def to_json(self) -> dict[str, Any]:
         return {
             "terms": self.terms.to_json(),
@@ -165,15 +198,17 @@ class Offer:
             raise InvalidInput(f"this is no offer: {error!r}") from None
 
 
-def _whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")
+    return int(value)
 
 
-def _number(name: str, value: Any, low: float, high: float, *, closed: bool = False) -> None:
+def _number(name: str, value: Any, low: float, high: float, *, closed: bool = False, or_0: bool = False) -> None:
     try:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # a whole number that no float holds
         fits = False
     if not (fits and low < value and (value < high or (closed and value <= high))):
-        raise InvalidInput(f"{name} is {value!r}; it must lie in ({low:g}, {high:g}{']' if closed else ')'}")
+        ends = "[" if or_0 else "(", "]" if closed else ")"
+        raise InvalidInput(f"{name} is {value!r}; it must lie in {ends[0]}{low:g}, {high:g}{ends[1]}")

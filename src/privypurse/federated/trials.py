@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import optimize
 
 from privypurse.accounting import CertifiedTable, accountant_named
 from privypurse.arrays import FloatArray
@@ -21,9 +20,11 @@ from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.federated import simulation
 from privypurse.federated.client import Client
 from privypurse.federated.server import State
-from privypurse.federated.silos import Federation, accuracy, budgets_of, losses
+from privypurse.federated.silos import Federation, accuracy, granted_in, losses
 from privypurse.federated.terms import Offer, Terms
 
+Told = Callable[[int, float], None]
+"""Called after each round, with its number and the test accuracy."""
 METHODS = ("personalised", "minimum", "dropout", "privacy-free")
 """Minimum and dropout need the smallest and the mean ε of everybody: they exist in simulations only."""
 
@@ -93,8 +94,7 @@ def terms_of(
     typical = federation.records / len(federation.silos)
     rate = min(1.0, setting.batch_size / typical)
     terms = replace(_with_some_noise(setting, federation), adversary=adversary)
-    wanted = setting.reference if epsilon is None else epsilon
-    return replace(terms, noise_multiplier=_noise_for(terms, rate, wanted))
+    return terms.with_noise_for(setting.reference if epsilon is None else epsilon, rate)
 
 
 def _with_some_noise(setting: Setting, federation: Federation) -> Terms:
@@ -112,17 +112,6 @@ def _with_some_noise(setting: Setting, federation: Federation) -> Terms:
     )
 
 
-def _noise_for(terms: Terms, rate: float, epsilon: float) -> float:
-    def excess(log_noise: float) -> float:
-        tried = replace(terms, noise_multiplier=float(np.exp(log_noise)))
-        return float(tried.certified(np.array([rate]))[0]) - epsilon
-
-    low, high = -3.0, 8.0
-    if excess(high) > 0 or excess(low) < 0:
-        raise InvalidInput(f"no noise keeps ε = {epsilon:g} at δ = {terms.delta:g} over these rounds")
-    return float(np.exp(optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4))
-
-
 def run(
     federation: Federation,
     setting: Setting,
@@ -131,7 +120,7 @@ def run(
     *,
     adversary: str = "server",
     seed: int = 0,
-    told: Callable[[simulation.Held, float], None] = lambda held, accuracy: None,
+    told: Told = lambda number, accuracy: None,
 ) -> Trial:
     """Train once, all rounds. Seeded: for measuring, not for publishing."""
     with warnings.catch_warnings():
@@ -146,15 +135,14 @@ def _run(
     method: str,
     adversary: str,
     seed: int,
-    told: Callable[[simulation.Held, float], None],
+    told: Told,
 ) -> Trial:
     setting = replace(setting, learning_rate=LEARNING_RATES.get((federation.name, method), setting.learning_rate))
     if method not in METHODS:
         raise InvalidInput(f"method is {method!r}; choose one of {', '.join(METHODS)}")
-    rng = np.random.default_rng([seed, 5])
-    granted = [budgets_of(preferences, len(silo), rng, federation.levels) for silo in federation.silos]
+    granted = granted_in(federation, preferences, seed)
     if method == "privacy-free":
-        return _without_privacy(federation, setting, granted, seed)
+        return _without_privacy(federation, setting, granted, seed, told)
     used, terms = _as_the_method_sees_them(method, federation, setting, adversary, granted)
     offer = Offer.of(terms)
     state = simulation.new_state(federation.new_model, seed)
@@ -176,10 +164,10 @@ def _run(
         for held in simulation.rounds(terms, state, clients, seed=seed):
             state = held.state
             course.append(accuracy(simulation.load(federation.new_model(), state), federation.test))
-            told(held, course[-1])
+            told(held.number, course[-1])
         model = simulation.load(federation.new_model(), state)
         rows = tuple(
-            _row(silo.name, client, each, terms, accuracy(model, silo.train))
+            row_of(silo.name, client, each, accuracy(model, silo.train))
             for silo, client, each in zip(federation.silos, clients, granted, strict=True)
         )
         for client in clients:
@@ -187,9 +175,10 @@ def _run(
     return Trial(method, terms, tuple(course), rows, state)
 
 
-def _row(name: str, client: Client, granted: FloatArray, terms: Terms, right: float) -> Row:
+def row_of(name: str, client: Client, granted: FloatArray, right: float) -> Row:
+    """What became of a client's records, whose owners granted that."""
     account = client.spent()
-    spent = account.against_server if terms.adversary == "server" else account.against_public
+    spent = account.against_server if client.offer.terms.adversary == "server" else account.against_public
     over = int((spent > granted).sum())
     ends = (float(granted.min()), float(granted.max())), (float(spent.min()), float(spent.max()))
     return Row(name, granted.size, client.joined, *ends, over, right)
@@ -209,13 +198,15 @@ def _as_the_method_sees_them(
     return used, terms_of(setting, federation, adversary=adversary, epsilon=common)
 
 
-def _without_privacy(federation: Federation, setting: Setting, granted: list[FloatArray], seed: int) -> Trial:
+def _without_privacy(
+    federation: Federation, setting: Setting, granted: list[FloatArray], seed: int, told: Told
+) -> Trial:
     """Vanilla FedAvg: shuffled batches, no clipping, no noise."""
     terms = _with_some_noise(setting, federation)
     state = simulation.new_state(federation.new_model, seed)
     rng = np.random.default_rng([seed, 6])
     course: list[float] = []
-    for _ in range(terms.rounds):
+    for number in range(1, terms.rounds + 1):
         total = {name: np.zeros_like(value) for name, value in state.items()}
         joined = [silo for silo in federation.silos if rng.random() < terms.client_rate]
         for silo in joined:
@@ -225,6 +216,7 @@ def _without_privacy(federation: Federation, setting: Setting, granted: list[Flo
                 total[name] += (value - state[name]) / len(joined)
         state = {name: value + total[name] for name, value in state.items()}
         course.append(accuracy(simulation.load(federation.new_model(), state), federation.test))
+        told(number, course[-1])
     model = simulation.load(federation.new_model(), state)
     rows = tuple(
         Row(

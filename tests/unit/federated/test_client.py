@@ -26,6 +26,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.accounting import RDP, CertifiedTable, ClientSampled, SampledGaussian
+from privypurse.errors import PrivyPurseWarning, Unsupported
 from privypurse.federated import client as client_module
 from privypurse.federated.book import Book
 from privypurse.federated.client import Client, Declined
@@ -99,13 +100,83 @@ def test_the_same_round_asked_twice_has_one_answer_and_one_price(tmp_path: Path,
     client = made(tmp_path, seed=seed)
     first = client.answer(1, STATE)
     assert client.joined == 1
-    elsewhere = {name: value + 1 for name, value in STATE.items()}  # what it is asked with does not matter any more
-    for state in (STATE, elsewhere, {}):
-        assert bits(client.answer(1, state)) == bits(first)
+    assert bits(client.answer(1, {name: value.copy() for name, value in STATE.items()})) == bits(first)
     assert client.joined == 1
     assert bits(client.answer(2, STATE)) != bits(first)
     assert bits(client.answer(1, STATE)) == bits(first)
     assert client.joined == 2
+
+
+def test_an_answered_round_is_not_answered_from_other_parameters(tmp_path: Path) -> None:
+    """A server that begins anew would add old differences to another model, and nobody would notice."""
+    client = made(tmp_path)
+    first = client.answer(1, STATE)
+    elsewhere = {name: value.copy() for name, value in STATE.items()}
+    elsewhere["bias"][1] = np.nextafter(elsewhere["bias"][1], np.float32(1))
+    for _ in range(2):
+        with pytest.raises(pp.InvalidInput, match="answered before, from other parameters"):
+            client.answer(1, elsewhere)
+        assert client.joined == 1
+        assert bits(client.answer(1, STATE)) == bits(first)
+        client.close()
+        client = made(tmp_path)  # another process knows it too
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ({"loss_fn": F.cross_entropy}, "reduction"),
+        ({"new_model": lambda: nn.Linear(4, 2)}, "does not take these records"),
+        ({"new_model": lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))}, "BatchNorm"),
+        ({"new_model": nn.Linear(3, 2)}, "new_model is a model"),
+        ({"offer": TERMS}, "offer is a Terms"),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_is_paid_or_bound(
+    tmp_path: Path, mistake: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((pp.InvalidInput, Unsupported), match=message):
+        made(tmp_path, **mistake)
+    assert not (tmp_path / "joined.json").exists()
+
+
+@pytest.mark.parametrize("dataset", [
+    [{"x": torch.zeros(3), "y": 0}] * len(EPSILON),
+    TensorDataset(torch.zeros(len(EPSILON), 3, dtype=torch.float64), torch.zeros(len(EPSILON), dtype=torch.int64)),
+    TensorDataset(torch.zeros(len(EPSILON), 3), torch.zeros(len(EPSILON))),
+])  # fmt: skip
+def test_records_that_do_not_fit_are_refused_before_anything_is_paid(tmp_path: Path, dataset: Any) -> None:
+    with pytest.raises(pp.InvalidInput, match=r"does not take these records|must be a pair"):
+        made(tmp_path, dataset=dataset)
+    assert not (tmp_path / "joined.json").exists()
+
+
+def test_numbers_that_are_not_finite_are_said_here_and_nowhere_else(tmp_path: Path) -> None:
+    """Refusing would tell the server what is in somebody's record."""
+    x, y = records().tensors
+    x = x.clone()
+    x[3, 1] = math.nan
+    with pytest.warns(PrivyPurseWarning, match="1 records have numbers that are not finite, such as record 3"):
+        client = made(tmp_path, dataset=TensorDataset(x, y))
+    assert all(np.isfinite(value).all() for value in client.answer(1, STATE).values())
+
+
+def test_an_account_can_be_read_later(tmp_path: Path) -> None:
+    client = made(tmp_path, seed=None)
+    client.answer(2, STATE)
+    before = client.spent()
+    client.close()
+    later = made(tmp_path, seed=None, offer=Offer.load(tmp_path / "offer.json"))
+    assert later.spent().against_server.tolist() == before.against_server.tolist()
+    with pytest.raises(pp.InvalidInput, match="holds no offer"):
+        Offer.load(tmp_path / "joined.json")
+
+
+def test_a_folder_that_cannot_hold_a_book_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(pp.InvalidInput, match="cannot hold a book"):
+            made(folder)
 
 
 def test_an_update_is_parameters_and_nothing_else(tmp_path: Path) -> None:
@@ -295,7 +366,7 @@ def test_nobody_is_overdrawn_whatever_is_asked(tmp_path_factory: Any, requests: 
     for number, how, anew in requests:
         broken = how == "crash"
         fits = 1 <= number <= 5 and how in ("good", "crash")
-        if number in answers:
+        if number in answers and how in ("good", "crash"):
             assert bits(client.answer(number, states[how])) == answers[number]
         elif fits and trained < 3:
             trained += 1  # whatever becomes of it
@@ -306,6 +377,7 @@ def test_nobody_is_overdrawn_whatever_is_asked(tmp_path_factory: Any, requests: 
         else:
             with pytest.raises((pp.InvalidInput, Declined)):
                 client.answer(number, states[how])
+        broken = False
         if anew:
             client.close()
             client = made(folder, loss_fn=maybe)
@@ -390,15 +462,16 @@ def test_an_account_cannot_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_round_that_broke_off_is_paid_for_and_paid_for_again(tmp_path: Path) -> None:
-    seen = []
+    seen: list[Any] = []
+    clients: list[Client] = []
 
     def breaks(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-        if client.joined == 2 and len(seen) < 1:
+        if clients and clients[0].joined == 2 and len(seen) < 1:
             seen.append(content(tmp_path)["begun"])  # what is on disk while training
             raise PowerFailure
         return losses(output, label)
 
-    client = made(tmp_path, loss_fn=breaks)
+    clients.append(client := made(tmp_path, loss_fn=breaks))
     client.answer(1, STATE)
     with pytest.raises(PowerFailure):
         client.answer(2, STATE)
@@ -474,9 +547,10 @@ def test_a_killed_process_has_counted_and_lets_the_next_one_in(tmp_path: Path) -
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_client as t
-def dies(output, label):
+loss = t.losses
+client = t.made(t.Path({str(tmp_path)!r}), loss_fn=lambda output, label: loss(output, label), seed=None)
+def loss(output, label):
     os.kill(os.getpid(), 9)
-client = t.made(t.Path({str(tmp_path)!r}), loss_fn=dies, seed=None)
 client.answer(2, t.STATE)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -608,7 +682,7 @@ def test_only_the_owner_may_look(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "client").stat().st_mode) == 0o700
     files = list((tmp_path / "client").iterdir())
-    assert {path.name for path in files} == {"lock", "joined.json", "answer-1.npz"}
+    assert {path.name for path in files} == {"lock", "joined.json", "offer.json", "answer-1.npz"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 

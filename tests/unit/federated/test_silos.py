@@ -144,5 +144,5 @@ def test_an_unknown_method_is_an_error() -> None:
 
 
 def test_a_reference_that_no_noise_reaches_is_an_error() -> None:
-    with pytest.raises(InvalidInput, match="no noise keeps"):
+    with pytest.raises(InvalidInput, match="no noise multiplier"):
         trials.terms_of(replace(SETTING, reference=1e9), small())
