@@ -15,8 +15,10 @@ def client_of(context: Context, offer: Offer) -> Client:
 
     Its people's ε holds against the server: terms that keep it against the public only are refused.
     """
-    index = int(context.node_config.get("silo", context.node_config.get("partition-id", 0)))
-    folder = Path(str(context.node_config.get("folder", "privypurse-book")))
+    index = int(context.node_config["silo"])
+    folder = Path(str(context.node_config["folder"]))
+    if not folder.is_absolute():
+        raise ValueError(f"folder is {folder}; name it from the root, or another start would begin another book")
     return new_client("adult", "three-levels", index, offer, folder, seed=None)
 
 

@@ -29,6 +29,7 @@ def main(grid: Grid, context: Context) -> None:
         delta=float(config["delta"]),
         adversary=str(config["adversary"]),
         accountant=str(config["accountant"]),
+        answer_seconds=float(config["answer-seconds"]),
     )
     strategy = flower.PersonalisedAverage(Offer.of(terms), patience=float(config["timeout"]))
     # The network is public; of the server's own data there is only a test set.

@@ -30,7 +30,9 @@ class Book:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            synchronise_folder(folder.parent)
             self._lock: int | None = self._locked()
+            self._process = os.getpid()
         except OSError as error:
             raise InvalidInput(f"{folder} cannot hold a book: {error}") from None
         try:
@@ -111,6 +113,7 @@ class Book:
 
     def keep(self, number: int, update: Update) -> None:
         """Keep an answer before it is sent."""
+        self._require_open()
         fresh = self._folder / "answer.new"
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
@@ -122,6 +125,13 @@ class Book:
 
     def _answer(self, number: int) -> Path:
         return self._folder / f"answer-{number}.npz"
+
+    def read(self, name: str) -> Any:
+        """A file of the folder that `write` wrote; None if there is none that can be read."""
+        try:
+            return json.loads((self._folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
 
     def write(self, name: str, content: Any) -> None:
         """Write a file of the folder as JSON, whole or not at all."""
@@ -137,6 +147,9 @@ class Book:
     def _require_open(self) -> None:
         if self._lock is None:
             raise InvalidInput("this client was closed; make another on the same folder")
+        if self._process != os.getpid():
+            # A fork inherits lock and count, and would count on its own.
+            raise InvalidInput("this client belongs to the process that made it; make another after the fork")
 
     def close(self) -> None:
         """Let go of the folder. Twice does no harm."""

@@ -7,7 +7,7 @@ import numbers
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,16 @@ from privypurse import ladder
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
-from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning
+from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
 from privypurse.federated.book import Book, Update
-from privypurse.federated.terms import ADVERSARIES, Offer
+from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.fingerprints import fingerprint
-from privypurse.training.gradients.clipped import Loss, clipped_sum
+from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train
+
+_RATES = "rates.json"
+_TRIED = 4  # made-up records that a model is tried on
 
 
 class Declined(PrivyPurseError):
@@ -68,7 +71,8 @@ class Client:
         """``adversary`` is whom the people here were told that their ε holds against; terms that keep it against the
         public alone are refused unless it says "public".
 
-        What cannot train is refused here, before anything is paid for: the first records are tried on a new model.
+        What cannot train is refused here, before anything is paid for: made-up records of the same shape are tried on
+        a new model. Whoever grants a smaller δ than the terms have sits out.
         The offer is kept as offer.json in ``folder``, so that the account can be read later.
         """
         if not isinstance(offer, Offer):
@@ -79,10 +83,6 @@ class Client:
             raise InvalidInput("this client has no records; leave it out, or give it some")
         if len(budgets) != len(dataset):  # type: ignore[arg-type]
             raise InvalidInput(f"there are {len(dataset):,} records but {len(budgets):,} budgets")  # type: ignore[arg-type]
-        if budgets.delta.min() < offer.terms.delta:
-            raise InvalidInput(
-                f"a record grants δ = {budgets.delta.min():g}, but the terms have {offer.terms.delta:g}; do not join"
-            )
         if adversary not in ADVERSARIES:
             raise InvalidInput(f"adversary is {adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
         if adversary == "server" and offer.terms.adversary != "server":
@@ -91,12 +91,12 @@ class Client:
             )
         self._dataset, self._new_model, self._loss_fn, self._offer = dataset, new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
-        _try(dataset, new_model(), loss_fn)
+        _try(dataset, new_model(), loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.digest, fingerprint(dataset) + _digest(budgets))
         try:
             self._book.write("offer.json", offer.to_json())
-            self._plan, self._sitting_out = _local_plan(budgets, offer)
+            self._plan, self._sitting_out = _local_plan(budgets, offer, self._book)
         except BaseException:
             self._book.close()
             raise
@@ -113,7 +113,8 @@ class Client:
 
     @property
     def sitting_out(self) -> int:
-        """How many people take no part, because not even the smallest rate fits their ε. Sensitive."""
+        """How many people take no part: not even the smallest rate fits their ε, or they grant a δ below that of the
+        terms. Sensitive."""
         return self._sitting_out
 
     @property
@@ -150,7 +151,8 @@ class Client:
         self._book.begin(number, sent)
         optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
         own = None if self._seed is None else int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
-        train(model, optimizer, self._dataset, self._plan, self._loss_fn, seed=own)
+        # The parameters are the server's: an error that somebody's record causes would tell it about them.
+        train(model, optimizer, self._dataset, self._plan, self._loss_fn, seed=own, forgiving=True)
         update = {
             name: (value.detach().cpu().numpy().astype(np.float32) - before[name])
             for name, value in model.named_parameters()
@@ -185,17 +187,51 @@ class Client:
         self._book.close()
 
 
-def _local_plan(budgets: Budgets, offer: Offer) -> tuple[Plan, int]:
-    """Each person's rate by the table, certified again here: a table is a claim of the server's."""
-    terms = offer.terms
-    first = budgets.first_record
+def _local_plan(budgets: Budgets, offer: Offer, book: Book) -> tuple[Plan, int]:
+    """Each person's rate by the table, certified again here: a table is a claim of the server's.
+
+    Whoever cannot afford it, or grants a smaller δ than the terms have, sits out. That never fails, and where nobody
+    takes part the answer is noise alone: the server is not told what anybody grants.
+    """
+    terms, first = offer.terms, budgets.first_record
     promised = ladder.rung_value(ladder.rung_below(budgets.epsilon[first]))
-    epsilon, level_of = np.unique(promised, return_inverse=True)
+    strict = budgets.delta[first] < terms.delta
+    levels, level_of = np.unique(np.stack([promised, strict]), axis=1, return_inverse=True)
+    epsilon, out = levels[0], levels[1] > 0
+    kept = book.read(_RATES)  # certifying a thousand levels takes seconds, and a client is made for each message
+    same = {"epsilon": epsilon.tolist(), "out": out.tolist()}
+    if isinstance(kept, dict) and {name: kept.get(name) for name in same} == same and "rate" in kept:
+        rate = np.array(kept["rate"], dtype=np.float64)
+    else:
+        rate = np.where(out, 0.0, _affordable(offer, epsilon))
+        book.write(_RATES, {**same, "rate": rate.tolist()})
+    plan = _plan(terms, epsilon, rate, level_of.ravel(), None if budgets.person is None else budgets.owner)
+    return plan, int((rate[plan.level_of] == 0).sum())
+
+
+def _affordable(offer: Offer, epsilon: FloatArray) -> FloatArray:
+    """The rate that the table gives each ε, or 0 where it would cost more than that, or more than can be told."""
     rate = np.minimum(offer.table.within(epsilon), 1.0)
-    fits = terms.certified(rate) <= epsilon
-    # Whoever cannot afford it sits out; where nobody can, the answer is noise alone, and tells nobody that.
-    rate = np.where(fits, rate, 0.0)
-    plan = Plan(
+    values, place = np.unique(rate, return_inverse=True)
+    try:
+        cost = offer.terms.certified(values)
+    except Unsupported:  # of some rate; which ones are in use is nobody's business
+        cost = np.array([_cost(offer, value) for value in values.tolist()])
+    return np.where(cost[place] <= epsilon, rate, 0.0)
+
+
+def _cost(offer: Offer, rate: float) -> float:
+    try:
+        return float(offer.terms.certified(np.array([rate]))[0])
+    except Unsupported:
+        return np.inf
+
+
+def _plan(
+    terms: Terms, epsilon: FloatArray, rate: FloatArray, level_of: AnyArray, owner: AnyArray | None = None
+) -> Plan:
+    """What one round does with people of these levels."""
+    return Plan(
         method="federated",
         accountant=terms.accountant,
         promise=Promise.PRESENCE,
@@ -213,13 +249,15 @@ def _local_plan(budgets: Budgets, offer: Offer) -> tuple[Plan, int]:
             capped=rate == 1.0,
         ),
         level_of=level_of,
-        owner=None if budgets.person is None else budgets.owner,
+        owner=owner,
     )
-    return plan, int((rate[level_of] == 0).sum())
 
 
-def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss) -> None:
-    """Raise if these records cannot train that model, so that a mistake costs nobody a round."""
+def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -> None:
+    """Raise if such records cannot train that model, so that a mistake costs nobody a round.
+
+    On made-up records and parameters of our own: what is in the real ones must not decide whether a client joins.
+    """
     if isinstance(dataset, TensorDataset):
         for tensor in dataset.tensors:
             fine = torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)
@@ -231,18 +269,28 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss) -> None:
                     PrivyPurseWarning,
                     stacklevel=3,
                 )
-    few = [dataset[k] for k in range(min(2, len(dataset)))]  # type: ignore[arg-type]
+    made_up = _made_up_like(dataset[0])
+    shape = replace(terms, local_steps=1, noise_multiplier=1.0)
+    plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(_TRIED, dtype=np.int64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
     try:
-        x, y = default_collate(few)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"a record must be a pair, inputs and label: {error}") from None
-    device = next(model.parameters()).device
-    try:
-        clipped_sum(model.train(), loss_fn, x.to(device), y.to(device), 1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded: nothing of it is released
+            train(model, optimizer, made_up, plan, loss_fn, capture=False, seed=0)
     except PrivyPurseError:
         raise
     except Exception as error:
         raise InvalidInput(f"the model does not take these records: {error}") from error
+
+
+def _made_up_like(record: Any) -> TensorDataset:
+    """Records of the same shape as that one, with nothing of what is in it."""
+    try:
+        *inputs, label = default_collate([record])
+        parts = [torch.randn(_TRIED, *x.shape[1:]).to(x.dtype) * x.is_floating_point() for x in inputs]
+        return TensorDataset(*parts, torch.zeros(_TRIED, *label.shape[1:], dtype=label.dtype))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput(f"a record must be inputs and a label, as tensors or numbers: {error}") from None
 
 
 def _loaded(model: nn.Module, state: Mapping[str, AnyArray]) -> dict[str, AnyArray]:

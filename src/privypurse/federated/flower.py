@@ -137,13 +137,31 @@ class PersonalisedAverage(Strategy):
         )
 
 
+def _offer_in(message: Message) -> Offer:
+    config: Any = message.content.config_records[CONFIG]
+    return Offer.from_json(json.loads(str(config["offer"])))
+
+
 def _answered(new_client: Callable[[Context, Offer], Client], message: Message, context: Context) -> Update:
     config: Any = message.content.config_records[CONFIG]
-    client = new_client(context, Offer.from_json(json.loads(str(config["offer"]))))
+    client = new_client(context, _offer_in(message))
     try:
         return client.answer(int(config["server-round"]), from_record(message.content.array_records[ARRAYS]))
     finally:
         client.close()
+
+
+def _wait(message: Message, begun: float) -> None:
+    """Until the time that the terms allow for every answer is over: how long it took is nobody's business."""
+    try:
+        seconds = _offer_in(message).terms.answer_seconds
+    except Exception:  # no offer, and so no client that took any time over it
+        return
+    left = begun + seconds - time.monotonic()
+    if left > 0:
+        time.sleep(left)
+    elif seconds:
+        _log.warning("answering took %.1f s longer than answer_seconds, and the server can see that", -left)
 
 
 def client_app(new_client: Callable[[Context, Offer], Client]) -> ClientApp:
@@ -155,6 +173,7 @@ def client_app(new_client: Callable[[Context, Offer], Client]) -> ClientApp:
 
     @app.train()
     def answer(message: Message, context: Context) -> Message:
+        begun = time.monotonic()
         # Flower would send the text of an exception to the server, and it may name people (rule 6): it stays here.
         try:
             content = RecordDict({ARRAYS: to_record(_answered(new_client, message, context))})
@@ -164,6 +183,7 @@ def client_app(new_client: Callable[[Context, Offer], Client]) -> ClientApp:
         except Exception:
             _log.exception("this client failed; the server is told that, and nothing else")
             content = RecordDict({METRICS: MetricRecord({"failed": 1})})
+        _wait(message, begun)
         return Message(content=content, reply_to=message)
 
     return app

@@ -58,6 +58,9 @@ class Terms:
     most_joined: int | None = None
     """Default: as many rounds as 95 % of the clients are asked for at most."""
     accountant: str = "pld"
+    answer_seconds: float = 0.0
+    """On Flower a client answers no sooner than so long after it was asked, whatever the answer is: the time that an
+    answer takes tells how many records were drawn, unless it is less than this."""
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_steps", "batch_size", "clients"):
@@ -71,6 +74,8 @@ class Terms:
         _number("client_rate", self.client_rate, 0.0, 1.0, closed=True)
         if self.momentum != 0 or isinstance(self.momentum, bool):
             _number("momentum", self.momentum, 0.0, 1.0, or_0=True)
+        if self.answer_seconds != 0 or isinstance(self.answer_seconds, bool):
+            _number("answer_seconds", self.answer_seconds, 0.0, 86_400.0, or_0=True)
         if self.adversary not in ADVERSARIES:
             raise InvalidInput(f"adversary is {self.adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
         accountant_named(self.accountant)

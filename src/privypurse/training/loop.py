@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
@@ -72,6 +74,7 @@ def train(
     capture: bool | None = None,
     progress: bool = False,
     seed: int | None = None,
+    forgiving: bool = False,
 ) -> Trained:
     """Train the model by the plan, all its steps, or up to ``steps`` of them.
 
@@ -88,6 +91,10 @@ def train(
 
     On a GPU a ``TensorDataset`` whose people have one record each is kept on the device and each step is one captured
     CUDA graph over a batch of static shape (``capture=False`` turns that off). Larger draws take several.
+
+    ``forgiving`` is for a model whose parameters come from somebody who must not learn from errors: a person whose
+    records make model or loss raise contributes nothing, where otherwise the run would end. Whether model and loss
+    keep records apart is then not looked at on these records; do so before, on others.
 
     Guarantee: that of `make_private`; it is the same code.
     """
@@ -126,9 +133,11 @@ def train(
             bare.train()
         if captured:
             draws = Draws(run, max_physical_batch or static_size(plan), max_records_per_person)
-            batches = OnDevice(run, dataset, loss_fn).steps(draws)  # type: ignore[arg-type]
+            batches = OnDevice(run, dataset, loss_fn, look=not forgiving).steps(draws)  # type: ignore[arg-type]
         else:
-            batches = _eager(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options)
+            add = _add_forgivingly if forgiving else _Looking()
+            draws = Draws(run, max_physical_batch, max_records_per_person)
+            batches = _eager(run, dataset, loss_fn, add, draws, num_workers, options)
         with shown(plan, progress and run.processes.first) as bar:
             bar.update(run.steps_taken)
             looked, applied = 0.0, run.steps_taken
@@ -189,27 +198,68 @@ def _can_capture(run: PrivateRun, dataset: Dataset[Any]) -> bool:
     return size < 0.5 * torch.cuda.mem_get_info(run.device)[0]
 
 
+Add = Callable[[PrivateRun, Loss, tuple[Any, ...], Any, Batch], Tensor]
+"""Adds the clipped gradients of a physical batch to the run; gives the losses of its records."""
+
+
 def _eager(
     run: PrivateRun,
     dataset: Dataset[Any],
     loss_fn: Loss,
-    max_physical_batch: int | None,
-    max_records_per_person: int | None,
+    add: Add,
+    draws: Draws,
     workers: int,
     options: dict[str, Any],
 ) -> Iterator[Tensor]:
     """Adds one step's clipped gradients to the run at each turn; gives the mean loss of its last batch."""
     at_hand = _AtHand()
-    looked = False
-    draws = Draws(run, max_physical_batch, max_records_per_person)
     run.clear()
-    for number, data in enumerate(PrivateLoader(dataset, draws, at_hand, workers, options)):
+    for data in PrivateLoader(dataset, draws, at_hand, workers, options):
         batch = at_hand.batch
         *inputs, label = moved(data, run.device)
-        if not looked and batch.records.size > 1:
-            look(run.recorder, tuple(inputs), {}, batch.records.size)
-            looked = True
-        tape, losses = recorded(run.recorder, loss_fn, tuple(inputs), label, number < 2)
-        run.add(tape, *batch.places(run))
+        losses = add(run, loss_fn, tuple(inputs), label, batch)
         if batch.last:
-            yield losses[: batch.real].mean()
+            yield losses.mean()
+
+
+class _Looking:
+    """Adds batches, and looks at the first ones: a model or a loss that mixes records is refused."""
+
+    def __init__(self) -> None:
+        self._batches, self._looked = 0, False
+
+    def __call__(self, run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], label: Any, batch: Batch) -> Tensor:
+        if not self._looked and batch.records.size > 1:
+            look(run.recorder, inputs, {}, batch.records.size)
+            self._looked = True
+        self._batches += 1
+        tape, losses = recorded(run.recorder, loss_fn, inputs, label, self._batches <= 2)
+        run.add(tape, *batch.places(run))
+        return losses[: batch.real]
+
+
+def _add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], label: Any, batch: Batch) -> Tensor:
+    """Adds a batch without whoever makes model or loss raise.
+
+    Only they are left out: without the whole batch one person would move the sum by as many clip norms as it has
+    people (rule 12).
+    """
+    try:
+        tape, losses = recorded(run.recorder, loss_fn, inputs, label, False)
+    except Exception:
+        tape = None
+    if tape is not None:
+        run.add(tape, *batch.places(run))
+        return losses[: batch.real]
+    kept: list[Tensor] = []
+    starts = np.searchsorted(batch.owner, np.arange(batch.units.size + 1)).tolist()
+    for unit, (begin, end) in enumerate(pairwise(starts)):
+        some = slice(begin, end)
+        alone = Batch(batch.records[some], batch.units[unit : unit + 1], np.zeros(end - begin, np.int64))
+        try:
+            tape, losses = recorded(run.recorder, loss_fn, tuple(each[some] for each in inputs), label[some], False)
+        except Exception:  # what it says is about somebody's record, and stays unsaid
+            continue
+        run.add(tape, *alone.places(run))
+        kept.append(losses)
+    return torch.cat(kept) if kept else torch.zeros(1, device=run.device)

@@ -34,8 +34,8 @@ class OnDevice:
     record 0 with clip norm 0; a draw that does not fit is split over several replays, never cut off.
     """
 
-    def __init__(self, run: PrivateRun, dataset: TensorDataset, loss_fn: Loss) -> None:
-        self._run, self._loss_fn = run, loss_fn
+    def __init__(self, run: PrivateRun, dataset: TensorDataset, loss_fn: Loss, look: bool = True) -> None:
+        self._run, self._loss_fn, self._look = run, loss_fn, look
         self._tensors = dataset.tensors
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -74,7 +74,7 @@ class OnDevice:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for number in range(_WARM_UP):
-                self._batch(look=number == 0)
+                self._batch(look=self._look and number == 0)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):

@@ -146,7 +146,7 @@ def test_a_mistake_is_refused_before_anything_is_paid_or_bound(
     TensorDataset(torch.zeros(len(EPSILON), 3), torch.zeros(len(EPSILON))),
 ])  # fmt: skip
 def test_records_that_do_not_fit_are_refused_before_anything_is_paid(tmp_path: Path, dataset: Any) -> None:
-    with pytest.raises(pp.InvalidInput, match=r"does not take these records|must be a pair"):
+    with pytest.raises(pp.InvalidInput, match=r"does not take these records|must be inputs and a label"):
         made(tmp_path, dataset=dataset)
     assert not (tmp_path / "joined.json").exists()
 
@@ -286,13 +286,20 @@ def test_another_number_of_budgets_than_records_is_an_error(tmp_path: Path, numb
         made(tmp_path, budgets=pp.Budgets(np.ones(number), delta=1e-3))
 
 
-def test_whoever_grants_a_stricter_delta_makes_the_client_stay_away(tmp_path: Path) -> None:
+def test_whoever_grants_a_stricter_delta_sits_out_and_the_server_is_not_told(tmp_path: Path) -> None:
     delta = np.full(EPSILON.size, 1e-2)
-    made(tmp_path / "looser", budgets=pp.Budgets(EPSILON, delta=delta)).close()
-    delta[4] = 1e-4
-    with pytest.raises(pp.InvalidInput, match="δ"):
-        made(tmp_path / "stricter", budgets=pp.Budgets(EPSILON, delta=delta))
-    assert not (tmp_path / "stricter" / "joined.json").exists()
+    looser = made(tmp_path / "looser", budgets=pp.Budgets(EPSILON, delta=delta))
+    delta[4] = TERMS.delta / 10
+    stricter = made(tmp_path / "stricter", budgets=pp.Budgets(EPSILON, delta=delta))
+    assert stricter.sitting_out == looser.sitting_out + 1
+    assert stricter.plan.rates[4] == 0 < looser.plan.rates[4]
+    others = np.arange(EPSILON.size) != 4
+    assert stricter.plan.rates[others].tolist() == looser.plan.rates[others].tolist()
+    stricter.answer(1, STATE)
+    assert stricter.spent().against_server[4] == 0
+    everybody = made(tmp_path / "all", budgets=pp.Budgets(EPSILON, delta=TERMS.delta / 10))
+    assert everybody.sitting_out == EPSILON.size
+    everybody.answer(1, STATE)
 
 
 # --- What a record pays -------------------------------------------------------------------------------
@@ -682,7 +689,7 @@ def test_only_the_owner_may_look(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "client").stat().st_mode) == 0o700
     files = list((tmp_path / "client").iterdir())
-    assert {path.name for path in files} == {"lock", "joined.json", "offer.json", "answer-1.npz"}
+    assert {path.name for path in files} == {"lock", "joined.json", "offer.json", "rates.json", "answer-1.npz"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 

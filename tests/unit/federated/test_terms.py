@@ -211,7 +211,13 @@ def test_an_offer_with_a_part_missing_is_refused(missing: str) -> None:
 
 @pytest.mark.parametrize("name", TERMS.to_json())
 def test_every_term_is_part_of_the_fingerprint(name: str) -> None:
-    other: dict[str, Any] = {"adversary": "public", "accountant": "pld", "momentum": 0.5, "most_joined": 5}
+    other: dict[str, Any] = {
+        "adversary": "public",
+        "accountant": "pld",
+        "momentum": 0.5,
+        "most_joined": 5,
+        "answer_seconds": 1.0,
+    }
     value = other[name] if name in other else getattr(TERMS, name) * 2
     changed = replace(TERMS, **{name: value})
     assert Offer(changed, TABLES["server"]).digest != Offer(TERMS, TABLES["server"]).digest
