@@ -27,7 +27,7 @@ class Book:
 
     def __init__(self, folder: Path, terms: str, records: str) -> None:
         """``terms`` and ``records`` are fingerprints: a book belongs to one set of terms and one data set."""
-        self._folder = folder
+        self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             synchronise_folder(folder.parent)
@@ -42,9 +42,9 @@ class Book:
             raise
 
     def _opened(self, terms: str, records: str) -> dict[str, Any]:
-        path = self._folder / _FILE
+        path = self.folder / _FILE
         if not path.exists():
-            if any(self._folder.glob("answer-*")):
+            if any(self.folder.glob("answer-*")):
                 raise InvalidInput(f"{path} is missing beside answers; what was spent is not known any more")
             fresh: dict[str, Any] = {"terms": terms, "records": records, "begun": [], "seen": 0, "from": {}}
             self.write(_FILE, fresh)
@@ -62,7 +62,7 @@ class Book:
         return kept
 
     def _locked(self) -> int:
-        handle = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             import fcntl
 
@@ -71,7 +71,7 @@ class Book:
             pass
         except OSError:
             os.close(handle)
-            raise InvalidInput(f"{self._folder} is in use by another client; give each its own folder") from None
+            raise InvalidInput(f"{self.folder} is in use by another client; give each its own folder") from None
         return handle
 
     @property
@@ -114,35 +114,35 @@ class Book:
     def keep(self, number: int, update: Update) -> None:
         """Keep an answer before it is sent."""
         self._require_open()
-        fresh = self._folder / "answer.new"
+        fresh = self.folder / "answer.new"
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
             np.savez(file, **update)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, self._answer(number))
-        synchronise_folder(self._folder)
+        synchronise_folder(self.folder)
 
     def _answer(self, number: int) -> Path:
-        return self._folder / f"answer-{number}.npz"
+        return self.folder / f"answer-{number}.npz"
 
     def read(self, name: str) -> Any:
         """A file of the folder that `write` wrote; None if there is none that can be read."""
         try:
-            return json.loads((self._folder / name).read_text(encoding="utf-8"))
+            return json.loads((self.folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 
     def write(self, name: str, content: Any) -> None:
         """Write a file of the folder as JSON, whole or not at all."""
-        fresh = self._folder / f"{name}.new"
+        fresh = self.folder / f"{name}.new"
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(json.dumps(content))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, self._folder / name)
-        synchronise_folder(self._folder)
+        os.replace(fresh, self.folder / name)
+        synchronise_folder(self.folder)
 
     def _require_open(self) -> None:
         if self._lock is None:

@@ -102,6 +102,11 @@ class Client:
             raise
 
     @property
+    def folder(self) -> Path:
+        """Where its book is."""
+        return self._book.folder
+
+    @property
     def offer(self) -> Offer:
         """What the server offered: public."""
         return self._offer
