@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -192,14 +193,14 @@ def _show(trial: Trial, console: Console, which: str = "") -> None:
     if trial.method == "privacy-free":
         console.print("no privacy: the updates tell about the people in them\n")
         return
-    table = Table("silo", "records", "joined", "ε granted", "ε spent", "overdrawn", "accuracy on its own records")
+    table = Table("silo", "records", "joined", "ε granted", "ε spent", "overdrawn", "accuracy")
     for row in trial.clients:
         table.add_row(
             as_it_is(row.name),
             f"{row.records:,}",
             f"{row.joined} of {terms.cap}",
-            f"{row.granted[0]:.3g} … {row.granted[1]:.3g}",
-            f"{row.spent[0]:.3g} … {row.spent[1]:.3g}",
+            _range(*row.granted),
+            _range(*row.spent),
             str(row.overdrawn),
             f"{row.accuracy:.1f} %",
         )
@@ -211,6 +212,10 @@ def _show(trial: Trial, console: Console, which: str = "") -> None:
         highlight=False,
         style="dim",
     )
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.3g}" if low == high else f"{low:.3g} … {high:.3g}"
 
 
 def _rounds(number: int) -> str:
@@ -226,8 +231,6 @@ def _same(terms: Terms) -> str:
 def _compare(found: dict[str, list[Trial]], options: argparse.Namespace, console: Console) -> None:
     import numpy as np
 
-    from privypurse.federated import plots
-
     table = Table("method", "test accuracy", "noise multiplier")
     for method, runs in found.items():
         last = np.array([trial.accuracy[-1] for trial in runs])
@@ -238,6 +241,11 @@ def _compare(found: dict[str, list[Trial]], options: argparse.Namespace, console
     console.print("minimum and dropout need everybody's ε in one place: they exist in simulations only", style="dim")
     folder = _folder(options)
     assert folder is not None
+    if importlib.util.find_spec("matplotlib") is None:
+        console.print("no plot, for it needs matplotlib: pip install 'privypurse\\[experiments]'", style="dim")
+        return
+    from privypurse.federated import plots
+
     courses = {method: [trial.accuracy for trial in runs] for method, runs in found.items()}
     paths = plots.save({f"{options.data}, {options.preferences}": courses}, folder / f"federate-{options.data}")
     console.print("written: " + as_it_is(", ".join(map(str, paths))), highlight=False, soft_wrap=True)
