@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
-ROUNDS, TIMEOUT = 2, 40.0
+ROUNDS, TIMEOUT = 2, 60.0
 # Long enough to be paused in the middle of a round.
 STEPS = 1000
 
