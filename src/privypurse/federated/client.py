@@ -274,26 +274,26 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
                     PrivyPurseWarning,
                     stacklevel=3,
                 )
-    made_up = _made_up_like(dataset[0])
     shape = replace(terms, local_steps=1, noise_multiplier=1.0)
-    plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(_TRIED, dtype=np.int64))
     optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded: nothing of it is released
-            train(model, optimizer, made_up, plan, loss_fn, capture=False, seed=0)
+            for size in (_TRIED, 1):  # a draw may be of one
+                plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(size, dtype=np.int64))
+                train(model, optimizer, _made_up_like(dataset[0], size), plan, loss_fn, capture=False, seed=0)
     except PrivyPurseError:
         raise
     except Exception as error:
         raise InvalidInput(f"the model does not take these records: {error}") from error
 
 
-def _made_up_like(record: Any) -> TensorDataset:
+def _made_up_like(record: Any, size: int) -> TensorDataset:
     """Records of the same shape as that one, with nothing of what is in it."""
     try:
         *inputs, label = default_collate([record])
-        parts = [torch.randn(_TRIED, *x.shape[1:]).to(x.dtype) * x.is_floating_point() for x in inputs]
-        return TensorDataset(*parts, torch.zeros(_TRIED, *label.shape[1:], dtype=label.dtype))
+        parts = [torch.randn(size, *x.shape[1:]).to(x.dtype) * x.is_floating_point() for x in inputs]
+        return TensorDataset(*parts, torch.zeros(size, *label.shape[1:], dtype=label.dtype))
     except (TypeError, ValueError, AttributeError) as error:
         raise InvalidInput(f"a record must be inputs and a label, as tensors or numbers: {error}") from None
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.errors import InvalidInput
@@ -242,7 +243,7 @@ def _add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], la
     """Adds a batch without whoever makes model or loss raise.
 
     Only they are left out: without the whole batch one person would move the sum by as many clip norms as it has
-    people (rule 12).
+    people (rule 12). So a model has to take a batch of one record, which a small draw asks of it anyway.
     """
     try:
         tape, losses = recorded(run.recorder, loss_fn, inputs, label, False)
@@ -255,9 +256,14 @@ def _add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], la
     starts = np.searchsorted(batch.owner, np.arange(batch.units.size + 1)).tolist()
     for unit, (begin, end) in enumerate(pairwise(starts)):
         some = slice(begin, end)
+
+        def mine(value: Any, some: slice = some) -> Any:
+            whose = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == batch.records.size
+            return value[some] if whose else value
+
         alone = Batch(batch.records[some], batch.units[unit : unit + 1], np.zeros(end - begin, np.int64))
         try:
-            tape, losses = recorded(run.recorder, loss_fn, tuple(each[some] for each in inputs), label[some], False)
+            tape, losses = recorded(run.recorder, loss_fn, tree_map(mine, inputs), tree_map(mine, label), False)
         except Exception:  # what it says is about somebody's record, and stays unsaid
             continue
         run.add(tape, *alone.places(run))
