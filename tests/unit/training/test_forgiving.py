@@ -168,9 +168,12 @@ class PowerFailure(BaseException):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, PowerFailure])
-def test_what_is_no_error_of_a_record_ends_the_run(error: type[BaseException]) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_is_no_error_of_a_record_ends_the_run(error: type[BaseException], alone: bool) -> None:
     def stopped(output: Tensor, label: Tensor) -> Tensor:
-        raise error
+        if alone == (len(label) == 1):
+            raise error
+        return fails_in_loss(output, label + 100 * alone)
 
     with pytest.raises(error):
         trained(data(), planned(12), loss_fn=stopped)
