@@ -106,11 +106,16 @@ class Schedule:
         return np.asarray(raw / raw.sum())
 
     def releases(self) -> tuple[Release, ...]:
-        """What a person of each level faces in all rounds."""
-        return tuple(
-            Composed(tuple(SampledRound(float(one.chance[level]), one.release) for one in self.rounds))
-            for level in range(self.epsilon.size)
-        )
+        """What a person of each level faces in all rounds.
+
+        Those that a level takes no part in are left out: they cost nothing, but would coarsen an accountant's grid.
+        """
+
+        def faced(level: int) -> Release:
+            joined = [one for one in self.rounds if one.chance[level] > 0] or self.rounds[:1]
+            return Composed(tuple(SampledRound(float(one.chance[level]), one.release) for one in joined))
+
+        return tuple(faced(level) for level in range(self.epsilon.size))
 
     def spent_by_level(self, progress: Progress | None = None) -> FloatArray:
         """The certified ε of each level after all rounds, recomputed from the releases."""

@@ -73,6 +73,13 @@ def found(turns: list[tuple[float, float]], delta: float) -> float:
     return luck.epsilon([luck.Turn(chance, PureDP(epsilon)) for chance, epsilon in turns], delta)
 
 
+def test_somebody_more_can_be_seen_better_than_somebody_less() -> None:
+    """Here adding the record decides, not removing it."""
+    turns = [(0.43, 2.52), (1.0, 2.17)]
+    truth = enumerated(turns, 0.1)
+    assert truth - 1e-9 <= found(turns, 0.1) <= truth + 5e-3
+
+
 TURN = st.tuples(st.one_of(st.just(1.0), st.floats(1e-3, 0.999)), st.floats(0.05, 2.0))
 
 

@@ -147,6 +147,26 @@ def delta_of(losses: LossDistribution, epsilon: float) -> float:
     return losses.infinity + float(losses.mass @ np.maximum(-np.expm1(np.minimum(epsilon - values, 0.0)), 0.0))
 
 
+def test_what_arithmetic_lost_stays_counted_when_drawn() -> None:
+    inner = LossDistribution(0.1, 0, np.array([0.5, 0.5]), 0.0, slop=1e-3)
+    for adding in (False, True):
+        assert inner.drawn(0.3, adding=adding).slop >= 3e-4
+
+
+def test_adding_decides_where_it_costs_more() -> None:
+    """μ = 0.1, drawn with chance 0.6, order 2: D(Q ‖ (1-π)Q + πP) by quadrature lies above removing's bound."""
+    mu, rate, order = 0.1, 0.6, 2.0
+    x = np.linspace(-14, 14, 20_001)
+    q = stats.norm.logpdf(x)
+    p = np.logaddexp(math.log1p(-rate) + q, math.log(rate) + stats.norm.logpdf(x, mu))
+    width = math.log(x[1] - x[0])
+    truth = max(renyi(order, p, q, width), renyi(order, q, p, width))
+    found = RDP(orders=np.array([2.0])).curves([SampledRound(rate, SampledGaussian(1.0, 1 / mu, 1))])[0, 0]
+    assert truth - 1e-12 <= found
+    # The bound of adding is π·ρ(1 + π(α-1)), ρ(α) = αμ²/2, and it is the larger of the two here.
+    assert found >= rate * (1 + rate * (order - 1)) * mu**2 / 2 * (1 - 1e-9)
+
+
 def test_drawing_keeps_the_mass_and_rises_with_the_rate() -> None:
     inner = PLD().epsilons([SampledGaussian(0.05, 1.2, 50)], DELTA)[0]
     rates = [0.0, 1e-6, 0.01, 0.2, 0.5, 0.9, 0.999, 1.0]

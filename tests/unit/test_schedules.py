@@ -58,6 +58,7 @@ def recomputed(schedule, accountant):
             tuple(
                 SampledRound(float(one.chance[level]), SampledGaussian(one.rate, one.noise_multiplier, one.steps))
                 for one in schedule.rounds
+                if one.chance[level] > 0  # where nobody of the level can be drawn, nothing is paid for
             )
         )
         for level in range(schedule.epsilon.size)
@@ -331,6 +332,18 @@ def test_epochs_must_be_positive(epochs):
 def test_rounds_must_be_a_positive_number(method, rounds):
     with pytest.raises(pp.InvalidInput, match="rounds"):
         made(THREE, method(rounds=rounds))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "counts", "epochs", "batch_size"),
+    [([0.02, 8.0], [5000, 5000], 30, 200), ([0.01, 0.1, 1.0, 10.0], [1000] * 4, 20, 100)],
+)
+def test_groups_that_lie_far_apart(epsilon, counts, epochs, batch_size):
+    """Rounds of the generous must not coarsen the grid on which the strict are certified."""
+    budgets = pp.Budgets(np.repeat(epsilon, counts), delta=1e-5)
+    schedule = pp.schedule(budgets, "groups", epochs=epochs, batch_size=batch_size)
+    assert (schedule.spent_by_level() <= epsilon).all()
+    assert schedule.spent_by_level() == pytest.approx(epsilon, rel=1e-3)
 
 
 def test_sampling_has_one_round():

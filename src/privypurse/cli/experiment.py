@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from privypurse.cli.extras import need_training
 from privypurse.cli.showing import as_it_is
@@ -42,7 +42,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     run_ = actions.add_parser("run", help="run one, or go on with it")
     run_.add_argument("name", help="of the list, or a .toml file of your own")
     run_.add_argument("--seeds", type=int, help="how often each cell is trained (default: what the experiment says)")
-    run_.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    run_.add_argument("--device", default="cpu", help="cpu, cuda or auto (default: cpu)")
     run_.add_argument("--jobs", type=int, default=1, help="cells that train side by side (default: 1)")
     run_.add_argument("--quick", action="store_true", help="a few steps on a few records: does it run?")
     run_.add_argument("--as-published", action="store_true", help="the published bookkeeping, which keeps no promise")
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 
 def _list(console: Console) -> None:
-    table = Table("name", "what", "paper", "cells", "seeds")
+    table = Table(Column("name", no_wrap=True), "what", "paper", "cells", "seeds")
     for path in specs.available():
         one = specs.read(path)
         table.add_row(one.name, one.title, f"{one.paper}, {one.table}", str(len(one.cells)), str(one.seeds))
@@ -74,7 +74,10 @@ def _run(options: argparse.Namespace, console: Console) -> None:
             "no plots, for they need matplotlib: pip install 'privypurse\\[experiments]' and call this again, which "
             "trains nothing twice"
         )
-    experiment = experiment.only(options.rows, options.columns)
+    columns = options.columns
+    if options.as_published and columns:  # as it is printed, or as it is in the file
+        columns = [name.removesuffix(", as published") for name in columns]
+    experiment = experiment.only(options.rows, columns)
     if options.as_published:
         experiment = experiment.as_published()
     if options.quick:
@@ -90,18 +93,23 @@ def _execute(experiment: Experiment, seeds: int, device: str, jobs: int, folder:
 
     total = seeds * len(experiment.rows) * len(experiment.columns)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        shown = bar.add_task(experiment.name, total=total)
-        for task, before in running.run(experiment, seeds=seeds, device=device, jobs=jobs, folder=folder):
-            outcome = task.finished
-            if not before and outcome is not None:
-                said = outcome.get("impossible") or (
-                    f"accuracy {outcome['accuracy']:.2f} % in {outcome['seconds']:.1f} s"
-                )
-                bar.console.print(
-                    f"{task.row} / {task.column}, seed {task.seed}: {said}", highlight=False, markup=False
-                )
-            bar.advance(shown)
+    done = 0
+    try:
+        with Progress(*columns, console=console) as bar:
+            shown = bar.add_task(experiment.name, total=total)
+            for task, before in running.run(experiment, seeds=seeds, device=device, jobs=jobs, folder=folder):
+                outcome, done = task.finished, done + 1
+                if not before and outcome is not None:
+                    said = outcome.get("impossible") or (
+                        f"accuracy {outcome['accuracy']:.2f} % in {outcome['seconds']:.1f} s"
+                    )
+                    bar.console.print(
+                        f"{task.row} / {task.column}, seed {task.seed}: {said}", highlight=False, markup=False
+                    )
+                bar.advance(shown)
+    except KeyboardInterrupt:
+        console.print(f"stopped; {done} of {total} cells are kept, call this again to go on", highlight=False)
+        raise SystemExit(130) from None
     results = running.collected(experiment, seeds, folder)
     paths = report.save(experiment, results, running.versions_of(experiment, seeds, folder), folder)
     console.print()

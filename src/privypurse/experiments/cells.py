@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from privypurse.accounting import Filter, gdp
+from privypurse.accounting import Filter, accountant_named, gdp
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.assignment import plan as make_plan
 from privypurse.assignment.base import Method
@@ -25,9 +25,9 @@ from privypurse.assignment.rounds import AdaPdp, Groups, InRounds, PdpSgd, Sampl
 from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning, Unsupported
-from privypurse.experiments.inputs import Inputs, epsilon_of, inputs_of
+from privypurse.experiments.inputs import DATA, Inputs, epsilon_of, inputs_of
 from privypurse.experiments.specs import Settings
-from privypurse.networks import network
+from privypurse.networks import NAMES, network
 from privypurse.plans import Plan, Promise
 from privypurse.queries import statistics
 from privypurse.schedules import Schedule
@@ -43,6 +43,23 @@ QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _LARGEST_BATCH = {"cpu": 2_000, "cuda": 20_000}
 _LARGE_MODEL = 100_000  # parameters from which a physical batch is smaller
 Outcome = dict[str, Any]
+
+
+def check(settings: Settings) -> None:
+    """Raise for what no cell can be made of, before any is trained."""
+    if settings.data not in DATA:
+        raise InvalidInput(f"data is {settings.data!r}; choose one of {', '.join(DATA)}")
+    if settings.model not in NAMES:
+        raise InvalidInput(f"there is no network {settings.model!r}; take one of {', '.join(NAMES)}")
+    accountant_named(settings.accountant)
+    if settings.method in ROUNDS:
+        ROUNDS[settings.method](dict(settings.options))
+    elif settings.method == "exclude":
+        _method(settings)
+    elif settings.options:
+        raise InvalidInput(f"method {settings.method} has no options, such as {next(iter(settings.options))!r}")
+    if settings.method != "none":
+        epsilon_of(settings.budgets, np.repeat(np.arange(10), 10), 0)
 
 
 def run_cell(settings: Settings, seed: int, device: str = "cpu") -> Outcome:
@@ -179,13 +196,17 @@ class _Cell:
     def _scores(self, model: nn.Module) -> Outcome:
         _, right = _judged(model, self.inputs.test.tensors)
         labels = self.inputs.test.tensors[1].cpu().numpy()
-        by_class = [100 * float(right[labels == k].mean()) for k in range(self.inputs.classes) if (labels == k).any()]
+        by_class = [
+            100 * float(right[labels == k].mean()) if (labels == k).any() else None
+            for k in range(self.inputs.classes)
+        ]
+        seen = [each for each in by_class if each is not None]
         accuracy = 100 * float(right.mean())
         return {
             "accuracy": accuracy,
             "overall": accuracy,
             "classes": by_class,
-            "gap": max(by_class) - min(by_class),
+            "gap": max(seen) - min(seen),
         }
 
     def _spent(self, model: nn.Module, spending: Spending) -> Outcome:
@@ -267,7 +288,11 @@ def _judged(model: nn.Module, tensors: tuple[torch.Tensor, ...]) -> tuple[AnyArr
 def _method(settings: Settings) -> str | Method:
     if settings.method != "exclude":
         return settings.method
+    if unknown := settings.options.keys() - {"threshold"}:
+        raise InvalidInput(f"method exclude has no option {min(unknown)!r}; it has threshold")
     threshold = settings.options.get("threshold", "mean")
+    if threshold != "mean" and (isinstance(threshold, bool) or not isinstance(threshold, int | float)):
+        raise InvalidInput(f'options.threshold is {threshold!r}; give a number or "mean"')
     return Exclude(None if threshold == "mean" else float(threshold))
 
 
@@ -276,7 +301,7 @@ def _loss(options: dict[str, Any], usual: str) -> Loss:
     weights = options.pop("weights", (0.7, 0.3))
     losses: dict[str, Callable[[], Loss]] = {
         "adaptive": AdaptiveLoss,
-        "fixed": lambda: FixedLoss(*map(float, weights)),
+        "fixed": lambda: _fixed(weights),
         "printed": PrintedLoss,
     }
     if name not in losses:
@@ -284,13 +309,28 @@ def _loss(options: dict[str, Any], usual: str) -> Loss:
     return losses[name]()
 
 
+def _fixed(weights: Any) -> FixedLoss:
+    try:
+        first, second = map(float, weights)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"options.weights are {weights!r}; give two numbers") from None
+    return FixedLoss(first, second)
+
+
+def _groups(options: dict[str, Any]) -> Groups:
+    if unknown := options.keys() - {"order"}:
+        raise InvalidInput(f"method groups has no option {min(unknown)!r}; it has order")
+    return Groups(**options)
+
+
 def _rounds(kind: type[PdpSgd] | type[AdaPdp] | type[Sampling], usual: str) -> Callable[[dict[str, Any]], InRounds]:
     def made(options: dict[str, Any]) -> InRounds:
         loss = _loss(options, usual)
-        try:
-            return kind(loss, **options)
-        except TypeError as error:
-            raise InvalidInput(f"options of {kind.__name__}: {error}") from None
+        fine = {"rounds"} if kind is not Sampling else set()
+        if unknown := options.keys() - fine:
+            known = ", ".join(sorted({"loss", "weights"} | fine))
+            raise InvalidInput(f"method {kind.name} has no option {min(unknown)!r}; it has {known}")
+        return kind(loss, **options)
 
     return made
 
@@ -299,5 +339,5 @@ ROUNDS: dict[str, Callable[[dict[str, Any]], InRounds]] = {
     "pdp-sgd": _rounds(PdpSgd, "adaptive"),
     "adapdp": _rounds(AdaPdp, "fixed"),
     "sampling": _rounds(Sampling, "fixed"),
-    "groups": lambda options: Groups(**options),
+    "groups": _groups,
 }

@@ -25,6 +25,7 @@ _SHAPES = {
     "heart": (10,),
     "adult": (91,),
 }
+DATA = tuple(_SHAPES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,6 @@ def epsilon_of(budgets: Mapping[str, Any], labels: AnyArray, seed: int) -> Float
                 return preferences.bounded_pareto(n, rng, **given)
             case "mixture":
                 return preferences.bounded_gaussian_mixture(n, rng, **given)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput(f"budgets of kind {kind!r} cannot be made: {error}") from None
     raise InvalidInput(f"budgets have kind {kind!r}; choose levels, skewed, spaced, classes, same, pareto or mixture")

@@ -38,7 +38,9 @@ def save(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
         draw(axes, experiment, results)
         axes.set_title(f"{experiment.title}\n{experiment.paper}, {experiment.table}", fontsize=9)
         if any(outcome["made_up"] for outcomes in results.values() for outcome in outcomes):
-            figure.text(0.5, 0.5, "MADE-UP DATA", fontsize=40, alpha=0.2, ha="center", va="center", rotation=20)
+            figure.text(0.5, 0.4, "MADE-UP DATA", fontsize=40, alpha=0.2, ha="center", va="center", rotation=20)
+        if experiment.quick:
+            figure.text(0.5, 0.6, "QUICK", fontsize=40, alpha=0.2, ha="center", va="center", rotation=20)
         paths = [folder / "plot.svg", folder / "plot.png"]
         for path in paths:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from privypurse.experiments.cells import QUANTILES, Outcome
 from privypurse.experiments.specs import Experiment
 
+_FEW = 6  # groups that are all shown
 Results = Mapping[tuple[str, str], Sequence[Outcome]]
 _NAMES = {
     "accuracy": "Test accuracy, %",
@@ -38,7 +40,7 @@ def mean_of(outcomes: Sequence[Outcome], measure: str) -> tuple[Any, Any] | None
         rows = [outcome[measure] for outcome in outcomes if outcome.get(measure) is not None]
     if not rows:
         return None
-    values = np.array(rows, dtype=np.float64)
+    values = np.array(rows, dtype=np.float64)  # None, for a class that nobody belongs to, is not a number here
     spread = values.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(values.shape[1:])
     return values.mean(axis=0).tolist(), spread.tolist()
 
@@ -52,8 +54,13 @@ def markdown(experiment: Experiment, results: Results, versions: Sequence[Mappin
     """The whole report as Markdown."""
     lines = [f"# {experiment.title}", "", f"{experiment.paper}, {experiment.table}. {experiment.about}", ""]
     lines += [f"Run with {_versions(each)}." for each in versions]
-    seeds = sorted({len(outcomes) for outcomes in results.values()})
-    lines += [f"Seeds: {' or '.join(map(str, seeds))} for each cell; ± is the deviation over seeds.", ""]
+    seeds = sorted({", ".join(str(outcome["seed"]) for outcome in outcomes) for outcomes in results.values()})
+    lines += [f"Seeds of each cell: {' or '.join(seeds)}; ± is the deviation over seeds.", ""]
+    if experiment.quick:
+        lines += [
+            "**QUICK: a few steps on a few records. These figures say that everything runs, nothing else.**",
+            "",
+        ]
     if any(outcome["made_up"] for outcomes in results.values() for outcome in outcomes):
         lines += [
             "**MADE-UP DATA: the files were missing. These figures say that everything runs, nothing else.**",
@@ -114,18 +121,22 @@ def _long(experiment: Experiment, results: Results, measure: str) -> list[str]:
         for column in experiment.columns:
             found = mean_of(results.get((row, column), ()), measure)
             if found is not None:
-                lines.append(f"| {row} | {column} | " + " | ".join(f"{v:,.{digits}f}" for v in found[0]) + " |")
+                lines.append(f"| {row} | {column} | " + " | ".join(_number(v, digits) for v in found[0]) + " |")
             figure = experiment.figure(measure, row, column)
             if figure is not None:
                 lines.append("| | paper | " + " | ".join(f"{value:g}" for value in figure) + " |")
     return lines
 
 
+def _number(value: float, digits: int) -> str:
+    return "–" if np.isnan(value) else f"{value:,.{digits}f}"
+
+
 def _promises(experiment: Experiment, results: Results) -> list[str]:
-    """What each group was promised and has spent at most, of the strictest and the most generous."""
+    """What each group was promised and has spent at most; of many, the strictest and the most generous."""
     lines = [
-        "| | | promised | spent at most | overspent records | accountant |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| | | δ | ε promised | ε spent at most | records above their promise | accountant |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in experiment.rows:
         for column in experiment.columns:
@@ -133,16 +144,17 @@ def _promises(experiment: Experiment, results: Results) -> list[str]:
             if not outcomes or "groups" not in outcomes[0]:
                 continue
             groups = outcomes[0]["groups"]
-            ends = [groups[0], groups[-1]] if len(groups) > 1 else groups
-            promised = " … ".join(f"{group['epsilon']:g}" for group in ends)
-            spent = " … ".join(
-                f"{max(o['groups'][k]['spent'] for o in outcomes):.3f}"
-                for k in ((0, -1) if len(groups) > 1 else (0,))
-            )
-            over = max(outcome["overspent"] for outcome in outcomes)
-            promise = "" if outcomes[0]["promise"] != "none" else "**no promise**, "
-            how = "an upper bound" if outcomes[0]["promise"] == "none" else outcomes[0]["accountant"]
-            lines.append(f"| {row} | {column} | {promised} | {spent} | {over:,} | {promise}{how} |")
+            few = len(groups) <= _FEW
+            which = range(len(groups)) if few else (0, len(groups) - 1)
+            between = " / " if few else " … "
+            promised = between.join(f"{groups[k]['epsilon']:g}" for k in which)
+            spent = between.join(f"{max(o['groups'][k]['spent'] for o in outcomes):.3f}" for k in which)
+            over = f"{max(outcome['overspent'] for outcome in outcomes):,}"
+            how = outcomes[0]["accountant"]
+            if outcomes[0]["promise"] == "none":  # what is known is a bound, which may lie above the truth
+                over, how = f"at most {over}", "**no promise**, an upper bound"
+            delta = experiment.cells[row, column].delta
+            lines.append(f"| {row} | {column} | {delta:g} | {promised} | {spent} | {over} | {how} |")
     return lines
 
 
@@ -153,9 +165,16 @@ def save(experiment: Experiment, results: Results, versions: Sequence[Mapping[st
         "name": experiment.name,
         "paper": experiment.paper,
         "table": experiment.table,
+        "quick": experiment.quick,
         "versions": list(versions),
         "cells": [
-            {"row": row, "column": column, "outcomes": list(outcomes)} for (row, column), outcomes in results.items()
+            {
+                "row": row,
+                "column": column,
+                "settings": asdict(experiment.cells[row, column]),
+                "outcomes": list(outcomes),
+            }
+            for (row, column), outcomes in results.items()
         ],
     }
     data, table = folder / "results.json", folder / "table.md"

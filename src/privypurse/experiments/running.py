@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import re
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
@@ -18,7 +21,7 @@ import scipy
 import torch
 
 from privypurse.errors import InvalidInput
-from privypurse.experiments.cells import Outcome, run_cell
+from privypurse.experiments.cells import Outcome, check, run_cell
 from privypurse.experiments.specs import Experiment, Settings
 from privypurse.training.devices import device_of
 from privypurse.version import __version__
@@ -38,16 +41,25 @@ class Task:
     def finished(self) -> Outcome | None:
         """What came of it, if it ran with these settings before."""
         try:
-            kept: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             return None
-        return kept["outcome"] if kept.get("digest") == self.settings.digest else None
+        if not isinstance(kept, dict) or kept.get("digest") != self.settings.digest:
+            return None
+        outcome = kept.get("outcome")
+        return outcome if isinstance(outcome, dict) and "made_up" in outcome else None
 
 
 def tasks(experiment: Experiment, seeds: int, folder: Path) -> list[Task]:
     """Every cell and seed; seed by seed, so that a run that is broken off has whole tables."""
     return [
-        Task(row, column, experiment.cells[row, column], seed, folder / "cells" / _file(row, column, seed))
+        Task(
+            row,
+            column,
+            settings := experiment.cells[row, column],
+            seed,
+            folder / "cells" / _file(row, column, settings, seed),
+        )
         for seed in range(seeds)
         for row in experiment.rows
         for column in experiment.columns
@@ -62,7 +74,15 @@ def run(experiment: Experiment, *, seeds: int, device: str, jobs: int, folder: P
     if seeds < 1 or jobs < 1:
         raise InvalidInput(f"seeds is {seeds} and jobs is {jobs}; both must be at least 1")
     device = str(device_of(device))
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    for (row, column), settings in experiment.cells.items():
+        try:
+            check(settings)
+        except InvalidInput as error:
+            raise InvalidInput(f"{row} / {column}: {error}") from None
+    try:
+        (folder / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot hold results: {error}") from None
     waiting = []
     for task in tasks(experiment, seeds, folder):
         if task.finished is None:
@@ -79,7 +99,9 @@ def run(experiment: Experiment, *, seeds: int, device: str, jobs: int, folder: P
 
 def _side_by_side(waiting: list[Task], device: str, jobs: int) -> Iterator[Task]:
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_end_with, initargs=(os.getpid(),)
+    ) as pool:
         running: dict[Future[None], Task] = {pool.submit(_execute, task, device, threads): task for task in waiting}
         try:
             while running:
@@ -93,10 +115,21 @@ def _side_by_side(waiting: list[Task], device: str, jobs: int) -> Iterator[Task]
             raise
 
 
+def _end_with(parent: int) -> None:
+    """Leave when the process that asked for work is gone: killed, it cannot say so."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _execute(task: Task, device: str, threads: int) -> None:
     """Run one task and write its file; whole or not at all, so that a run that is killed leaves nothing half done."""
-    if threads:
-        torch.set_num_threads(threads)
+    if threads or task.settings.quick:
+        torch.set_num_threads(threads or 1)  # for a hundred records more threads only wait for each other
     try:
         outcome = run_cell(task.settings, task.seed, device)
     except InvalidInput as error:
@@ -146,8 +179,11 @@ def _read(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     return (json.loads(path.read_text(encoding="utf-8")) for path in paths)
 
 
-def _file(row: str, column: str, seed: int) -> str:
+def _file(row: str, column: str, settings: Settings, seed: int) -> str:
+    """Named by the settings too: what was finished with others, or quickly, stays."""
+
     def plain(name: str) -> str:
         return re.sub(r"[^a-z0-9.+-]+", "-", name.lower()).strip("-")
 
-    return f"{plain(row)}--{plain(column)}--{seed}.json"
+    which = hashlib.sha256(f"{row}\n{column}\n{settings.digest}".encode()).hexdigest()[:8]
+    return f"{plain(row)}--{plain(column)}--{which}--{seed}.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -47,6 +48,26 @@ _TOP = {"title", "paper", "table", "about", "show", "plot", "seeds", "rows", "co
 _MERGED = ("training", "options", "budgets")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least {least}")
+
+
+def _table(name: str, value: Any, known: set[str], *, needed: bool = False) -> None:
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{name} is {value!r}; it must be a table")
+    if unknown := value.keys() - known:
+        raise InvalidInput(f"{name} has no {min(unknown)!r}; it has {', '.join(sorted(known))}")
+    if needed and (missing := known - value.keys()):
+        raise InvalidInput(f"{name} needs {min(missing)}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """How a cell is trained."""
@@ -67,12 +88,19 @@ class Training:
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise InvalidInput("[training] needs one of steps and epochs")
-        if self.batch_size != "all" and (not isinstance(self.batch_size, int) or self.batch_size < 1):
-            raise InvalidInput(f'[training] batch_size is {self.batch_size!r}; give a whole number or "all"')
-        for name in ("learning_rate", "clip_norm"):
+        if self.batch_size != "all":
+            _whole("[training] batch_size", self.batch_size, 1)
+        if self.steps is not None:
+            _whole("[training] steps", self.steps, 1)
+        _whole("[training] extra_steps", self.extra_steps, 0)
+        for name in ("learning_rate", "clip_norm", "epochs"):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            if not (_is_number(value) and value > 0) and not (name == "epochs" and value is None):
                 raise InvalidInput(f"[training] {name} is {value!r}; it must be positive")
+        if not (_is_number(self.momentum) and 0 <= self.momentum < 1):
+            raise InvalidInput(f"[training] momentum is {self.momentum!r}; it must lie in [0, 1)")
+        _table("[training] stop", self.stop, {"every", "queries", "share"}, needed=True)
+        _table("[training] individual", self.individual, {"looks_per_epoch", "clip", "headroom"})
 
     def batch(self, records: int) -> int:
         return records if self.batch_size == "all" else min(int(self.batch_size), records)
@@ -108,8 +136,20 @@ class Settings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InvalidInput(f"method is {self.method!r}; choose one of {', '.join(METHODS)}")
+        for name in ("budgets", "options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise InvalidInput(f"{name} is {getattr(self, name)!r}; it must be a table")
         if self.method != "none" and "kind" not in self.budgets:
             raise InvalidInput("budgets needs a kind")
+        if not (_is_number(self.delta) and 0 < self.delta < 1):
+            raise InvalidInput(f"delta is {self.delta!r}; it must lie in (0, 1)")
+        if self.records is not None:
+            _whole("records", self.records, 1)
+        pixels = self.pixels
+        if not (
+            isinstance(pixels, list | tuple) and len(pixels) == 2 and all(map(_is_number, pixels)) and pixels[1] > 0
+        ):
+            raise InvalidInput(f"pixels are {pixels!r}; give two numbers, a mean and a positive deviation")
 
     @property
     def digest(self) -> str:
@@ -153,6 +193,11 @@ class Experiment:
     def figure(self, measure: str, row: str, column: str) -> Any:
         """The paper's figure for a cell; None where it prints none."""
         return self.figures.get(measure, {}).get(row, {}).get(column)
+
+    @property
+    def quick(self) -> bool:
+        """Whether this only tries that everything runs."""
+        return any(cell.quick for cell in self.cells.values())
 
     def quickened(self) -> Experiment:
         """All columns of the first row (of the last too where there are few), once, each for a moment."""
@@ -237,14 +282,24 @@ def _experiment(name: str, content: dict[str, Any]) -> Experiment:
     rows, columns = content["rows"], content["columns"]
     for what, entries in (("rows", rows), ("columns", columns)):
         names = [entry.get("name") for entry in entries]
-        if None in names or len(set(names)) != len(names):
+        if not all(isinstance(each, str) for each in names) or len(set(names)) != len(names):
             raise InvalidInput(f"[[{what}]] need a name each, all different")
+        if wrong := [entry["x"] for entry in entries if not _is_number(entry.get("x", 0.0))]:
+            raise InvalidInput(f"x is {wrong[0]!r}; it must be a number")
+    for key in ("title", "paper", "table", "about"):
+        if not isinstance(content.get(key, ""), str):
+            raise InvalidInput(f"{key} is {content[key]!r}; it must be text")
+    _whole("seeds", content.get("seeds", 3), 1)
+    if not isinstance(content.get("show", []), list):
+        raise InvalidInput(f'show is {content["show"]!r}; it must be a list, such as ["accuracy"]')
     show, plot = tuple(content.get("show", ["accuracy"])), content.get("plot", "bars")
     if unknown := [measure for measure in show if measure not in MEASURES]:
         raise InvalidInput(f"show has {unknown[0]!r}; choose among {', '.join(MEASURES)}")
     if plot not in PLOTS:
         raise InvalidInput(f"plot is {plot!r}; choose one of {', '.join(PLOTS)}")
     shared = {key: value for key, value in content.items() if key not in _TOP}
+    figures = content.get("paper_figures", {})
+    _check_figures(figures, [row["name"] for row in rows], [column["name"] for column in columns])
     return Experiment(
         name=name,
         title=content["title"],
@@ -253,13 +308,33 @@ def _experiment(name: str, content: dict[str, Any]) -> Experiment:
         about=" ".join(content.get("about", "").split()),
         show=show,
         plot=plot,
-        seeds=int(content.get("seeds", 3)),
+        seeds=content.get("seeds", 3),
         rows=tuple(row["name"] for row in rows),
         columns=tuple(column["name"] for column in columns),
         cells={(r["name"], c["name"]): _settings(_merged(shared, r, c)) for r in rows for c in columns},
         x={row["name"]: float(row["x"]) for row in rows if "x" in row},
-        figures=content.get("paper_figures", {}),
+        figures=figures,
     )
+
+
+def _check_figures(figures: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """A figure that belongs to no cell would never be shown."""
+    levels = (("measure", MEASURES), ("row", rows), ("column", columns))
+
+    def walk(value: Any, depth: int) -> None:
+        if depth == len(levels):
+            if not all(map(_is_number, value if isinstance(value, list) else [value])):
+                raise InvalidInput(f"paper_figures has {value!r}; a figure is a number or a list of numbers")
+            return
+        what, known = levels[depth]
+        if not isinstance(value, Mapping):
+            raise InvalidInput(f"paper_figures has {value!r} where each {what} should be named")
+        for name, inside in value.items():
+            if name not in known:
+                raise InvalidInput(f"paper_figures names the {what} {name!r}, which is not there")
+            walk(inside, depth + 1)
+
+    walk(figures, 0)
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,4 +363,13 @@ def _settings(merged: dict[str, Any]) -> Settings:
     try:
         return Settings(**{**fields, "training": Training(**fields.get("training", {}))})
     except TypeError as error:
-        raise InvalidInput(f"a cell cannot be made: {error}".replace("__init__() ", "")) from None
+        raise InvalidInput(f"a cell cannot be made: {_plainly(error)}") from None
+
+
+def _plainly(error: TypeError) -> str:
+    """What Python says of arguments, in the words of the file."""
+    where = "[training]" if "Training" in str(error) else "a cell"
+    named = re.findall(r"'(\w+)'", str(error))
+    if "unexpected" in str(error):
+        return f"{where} has no {named[0]}"
+    return f"{where} needs {', '.join(named)}" if named else str(error)

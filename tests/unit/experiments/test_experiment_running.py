@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,9 +133,89 @@ def test_a_method_that_cannot_is_a_result_and_not_the_end(tmp_path: Path) -> Non
 
 def test_the_table_has_mean_deviation_and_the_papers_figure_beside_it() -> None:
     experiment = specs.find("heo-table-1-mnist").only(["k = 0"], ["DP-SGD"])
-    outcomes = [{"accuracy": value, "made_up": False} for value in (90.0, 92.0)]
+    outcomes = [{"accuracy": value, "made_up": False, "seed": k} for k, value in enumerate((90.0, 92.0))]
     text = report.markdown(experiment, {("k = 0", "DP-SGD"): outcomes}, [])
     assert "**91.00** ± 1.41 (paper 90.42 ± 2.78, +0.58)" in text
+
+
+def test_a_class_without_test_records_leaves_the_others_in_their_place() -> None:
+    experiment = specs.find("boenisch-table-9").only(None, ["Sample"])
+    outcomes = [{"classes": [90.0, None, 80.0], "made_up": False, "seed": k} for k in range(2)]
+    text = report.markdown(experiment, {("MNIST", "Sample"): outcomes}, [])
+    assert "| MNIST | Sample | 90.00 | – | 80.00 |" in text
+    assert "Seeds of each cell: 0, 1;" in text
+
+
+def test_the_largest_spending_of_all_seeds_is_shown_with_its_delta() -> None:
+    experiment = specs.find("heo-table-1-mnist").only(["k = 0"], ["DP-SGD"])
+
+    def outcome(seed: int, spent: float) -> dict[str, Any]:
+        groups = [{"epsilon": 1.0, "people": 5, "spent": spent}]
+        more = {"accuracy": 90.0, "made_up": False, "promise": "data", "accountant": "pld", "overspent": seed}
+        return {"seed": seed, "groups": groups, **more}
+
+    text = report.markdown(experiment, {("k = 0", "DP-SGD"): [outcome(0, 0.9), outcome(3, 1.1)]}, [])
+    assert "| k = 0 | DP-SGD | 1e-05 | 1 | 1.100 | 3 | pld |" in text
+
+
+def test_a_quick_report_says_that_it_is_quick() -> None:
+    experiment = quick("heo-table-1-mnist")
+    row, column = experiment.rows[0], experiment.columns[0]
+    found = {(row, column): [{"accuracy": 50.0, "made_up": False, "seed": 0}]}
+    assert "QUICK" in report.markdown(experiment, found, [])
+    assert "QUICK" not in report.markdown(specs.find("heo-table-1-mnist"), found, [])
+
+
+def test_names_that_look_alike_on_disk_are_different_cells(tmp_path: Path) -> None:
+    """And so are quick cells and others: what is finished stays."""
+    experiment = specs.find("heo-table-1-mnist")
+    some = next(iter(experiment.cells.values()))
+    rows = ("k = 0.2", "k = −0.2", "ε = 1", "δ = 1")
+    tried = replace(experiment, rows=rows, columns=("DP-SGD",), cells={(row, "DP-SGD"): some for row in rows})
+    paths = [task.path for task in running.tasks(tried, 2, tmp_path)]
+    assert len(set(paths)) == 8
+    assert not set(paths) & {task.path for task in running.tasks(tried.quickened(), 2, tmp_path)}
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", b"{}", b"\xff\xfe", b'{"digest": "%s"}', b'{"digest": "%s", "outcome": {}}']
+)
+def test_a_damaged_cell_is_trained_again(content: bytes, tmp_path: Path) -> None:
+    task = running.tasks(quick("heo-table-1-mnist"), 1, tmp_path)[0]
+    task.path.parent.mkdir(parents=True)
+    task.path.write_bytes(content.replace(b"%s", task.settings.digest.encode()))
+    assert task.finished is None
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "said"),
+    [
+        ("uniform", {"data": "minst"}, "minst"),
+        ("uniform", {"model": "resnet"}, "resnet"),
+        ("uniform", {"accountant": "magic"}, "magic"),
+        ("uniform", {"options": {"threshold": 1}}, "has no options"),
+        ("uniform", {"budgets": {"kind": "same"}}, "budgets"),
+        ("uniform", {"budgets": {"kind": "same", "epsilon": "a"}}, "budgets"),
+        ("exclude", {"options": {"threshold": "median"}}, "threshold is 'median'"),
+        ("exclude", {"options": {"treshold": 1.0}}, "treshold"),
+        ("groups", {"options": {"order": "random"}}, "random"),
+        ("groups", {"options": {"rounds": 3}}, "rounds"),
+        ("sampling", {"options": {"rounds": 3}}, "rounds"),
+        ("pdp-sgd", {"options": {"weights": [1, 2, 3]}, "loss": "fixed"}, "two numbers"),
+    ],
+)
+def test_what_no_cell_can_be_made_of_is_refused_before_any_is_trained(
+    method: str, changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    experiment = quick("heo-table-1-mnist")
+    (place, cell), *_ = experiment.cells.items()
+    if changes.pop("loss", None):
+        changes["options"] = {**changes["options"], "loss": "fixed"}
+    broken = replace(experiment, cells={**experiment.cells, place: replace(cell, method=method, **changes)})
+    with pytest.raises(InvalidInput, match=re.escape(place[1])) as error:
+        list(running.run(broken, seeds=1, device="cpu", jobs=1, folder=tmp_path))
+    assert said in str(error.value)
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_missing_data_is_an_error_that_says_where_it_was_looked_for(
