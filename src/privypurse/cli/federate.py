@@ -45,9 +45,17 @@ DATA = ("adult", "heart", "mnist", "mnist-noniid", "cifar10")
 
 def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("data", choices=DATA)
-    command.add_argument("--preferences", choices=("three-levels", "pareto", "mixture"), default="three-levels")
     command.add_argument(
-        "--method", choices=("personalised", "minimum", "dropout", "privacy-free"), default="personalised"
+        "--preferences",
+        choices=("three-levels", "pareto", "mixture"),
+        default="three-levels",
+        help="how people choose ε: 0.1, 1 or 5 (cifar10: 1, 3 or 10), or a law that begins at the lowest",
+    )
+    command.add_argument(
+        "--method",
+        choices=("personalised", "minimum", "dropout", "privacy-free"),
+        default="personalised",
+        help="each at their own ε; all at the smallest; all at the mean, without who grants less; no privacy",
     )
     command.add_argument("--adversary", choices=("server", "public"), default="server", help="whom ε holds against")
     command.add_argument("--baselines", action="store_true", help="all methods, and a plot beside each other")
@@ -57,7 +65,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--flower", action="store_true", help="on Flower's simulation engine, one process a silo")
     command.add_argument("--rounds", type=int, help="another number of rounds")
     command.add_argument("--seeds", type=int, default=1, help="with --baselines: trainings of each method")
-    command.add_argument("--device", default="cpu")
+    command.add_argument("--device", default="cpu", help="cpu, cuda or auto (default: cpu)")
     command.add_argument("--out", type=Path, help="folder for the plot, or with --flower for the silos' books")
 
 
