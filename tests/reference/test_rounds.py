@@ -18,6 +18,7 @@ from privypurse.accounting import (
     SampledGaussian,
     SampledRound,
     loss_distribution,
+    pld,
 )
 from privypurse.accounting.loss_distribution import LossDistribution
 
@@ -145,6 +146,16 @@ def test_each_direction_has_its_own_losses(rate: float, sigma: float, epsilon: f
 def delta_of(losses: LossDistribution, epsilon: float) -> float:
     values = (losses.lower + np.arange(losses.mass.size)) * losses.step
     return losses.infinity + float(losses.mass @ np.maximum(-np.expm1(np.minimum(epsilon - values, 0.0)), 0.0))
+
+
+def test_rounds_are_composed_direction_by_direction() -> None:
+    first, second = SampledRound(0.3, SampledGaussian(0.2, 1.0, 3)), SampledRound(0.7, SampledGaussian(0.5, 2.0, 2))
+    together = pld.distributions(Composed((first, second)), 1e-3)
+    apart = [pld.distributions(each, 1e-3) for each in (first, second)]
+    expected = [apart[0][direction].plus(apart[1][direction]) for direction in range(2)]
+    spent = [[one.epsilon(1e-3) for one in pair] for pair in (together, expected)]
+    assert spent[0] == pytest.approx(spent[1], rel=1e-9)
+    assert spent[0][0] != pytest.approx(spent[0][1], rel=1e-3)  # they are not alike, so that a mix-up would show
 
 
 def test_what_arithmetic_lost_stays_counted_when_drawn() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import privypurse as pp
 from privypurse import ladder
 from privypurse.accounting import PLD, RDP, Composed, SampledGaussian, SampledRound
+from privypurse.accounting.tables import Inverse
 from privypurse.assignment.rounds import AdaPdp, Groups, PdpSgd, Sampling, nominal_chances
 from privypurse.assignment.threshold import FixedLoss, probabilities
 from privypurse.schedules import Round, Schedule
@@ -344,6 +345,43 @@ def test_groups_that_lie_far_apart(epsilon, counts, epochs, batch_size):
     schedule = pp.schedule(budgets, "groups", epochs=epochs, batch_size=batch_size)
     assert (schedule.spent_by_level() <= epsilon).all()
     assert schedule.spent_by_level() == pytest.approx(epsilon, rel=1e-3)
+
+
+def test_steps_go_with_the_squares_of_people_and_threshold():
+    """n passes over m people: signal n·m, noise n/τ, so n is best proportional to m·τ², and steps to m²τ²."""
+    budgets = pp.Budgets(np.repeat([0.5, 2.0], [300, 700]), delta=1e-5)
+    schedule = pp.schedule(budgets, PdpSgd(rounds=2), epochs=50, batch_size=100, accountant="rdp")
+    first, second = schedule.rounds
+    expected = [
+        float(np.array([300, 700]) @ nominal_chances(np.array([0.5, 2.0]), [first.threshold, second.threshold])[:, k])
+        for k in range(2)
+    ]
+    ratio = (expected[0] * first.threshold) ** 2 / (expected[1] * second.threshold) ** 2
+    assert first.steps / second.steps == pytest.approx(ratio, rel=0.02)
+    assert first.steps + second.steps == pytest.approx(50 * 1000 / 100, abs=1)
+    assert ratio != pytest.approx(expected[0] ** 2 * first.threshold / expected[1] ** 2 / second.threshold, rel=0.05)
+
+
+def test_the_one_round_of_sampling_costs_its_threshold():
+    budgets = pp.Budgets(np.repeat([0.5, 1.0, 3.0], [300, 400, 300]), delta=1e-5)
+    schedule = pp.schedule(budgets, "sampling", epochs=5, batch_size=100, accountant="rdp")
+    (only,) = schedule.rounds
+    assert only.threshold < 3.0
+    cost = float(RDP().epsilons([only.release], np.array([1e-5]))[0])
+    assert only.threshold * 0.998 <= cost <= only.threshold
+
+
+def test_a_schedule_that_overspends_is_never_given_out(monkeypatch):
+    """The last line of defence: whatever is wrong before it."""
+    right = Inverse.certified
+
+    def wrong(self, epsilon, delta):
+        nominal, spent = right(self, epsilon, delta)
+        return nominal * 1.5, spent
+
+    monkeypatch.setattr(Inverse, "certified", wrong)
+    with pytest.raises(pp.PrivyPurseError, match="overspends"):
+        made(THREE, "sampling", accountant="rdp")
 
 
 def test_sampling_has_one_round():

@@ -158,6 +158,29 @@ def test_the_largest_spending_of_all_seeds_is_shown_with_its_delta() -> None:
     assert "| k = 0 | DP-SGD | 1e-05 | 1 | 1.100 | 3 | pld |" in text
 
 
+def test_budgets_follow_from_the_seed() -> None:
+    labels = np.arange(200) % 10
+    levels = {"kind": "levels", "epsilon": [1.0, 2.0], "shares": [0.5, 0.5]}
+    assert epsilon_of(levels, labels, 0).tolist() == epsilon_of(levels, labels, 0).tolist()
+    assert epsilon_of(levels, labels, 0).tolist() != epsilon_of(levels, labels, 1).tolist()
+
+
+def test_a_cell_that_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = quick("heo-table-1-mnist")
+    experiment = replace(experiment, columns=experiment.columns[:1])
+    assert finished(experiment, tmp_path) == [False]
+    (path,) = (tmp_path / "cells").glob("*.json")
+    before = path.read_bytes()
+
+    def broken(source: Path, target: Path) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(running.os, "replace", broken)
+    with pytest.raises(OSError, match="no space"):
+        running._execute(running.tasks(experiment, 1, tmp_path)[0], "cpu", 1)
+    assert path.read_bytes() == before
+
+
 def test_a_quick_report_says_that_it_is_quick() -> None:
     experiment = quick("heo-table-1-mnist")
     row, column = experiment.rows[0], experiment.columns[0]
