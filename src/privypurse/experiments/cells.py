@@ -25,7 +25,7 @@ from privypurse.assignment.rounds import AdaPdp, Groups, InRounds, PdpSgd, Sampl
 from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning, Unsupported
-from privypurse.experiments.inputs import DATA, Inputs, epsilon_of, inputs_of
+from privypurse.experiments.inputs import DATA, Inputs, classes_of, epsilon_of, inputs_of
 from privypurse.experiments.specs import Settings
 from privypurse.networks import NAMES, network
 from privypurse.plans import Plan, Promise
@@ -59,7 +59,7 @@ def check(settings: Settings) -> None:
     elif settings.options:
         raise InvalidInput(f"method {settings.method} has no options, such as {next(iter(settings.options))!r}")
     if settings.method != "none":
-        epsilon_of(settings.budgets, np.repeat(np.arange(10), 10), 0)
+        epsilon_of(settings.budgets, np.repeat(np.arange(classes_of(settings.data)), 10), 0)
 
 
 def run_cell(settings: Settings, seed: int, device: str = "cpu") -> Outcome:

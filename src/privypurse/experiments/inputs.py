@@ -28,6 +28,11 @@ _SHAPES = {
 DATA = tuple(_SHAPES)
 
 
+def classes_of(data: str) -> int:
+    """How many kinds of records there are."""
+    return 2 if data in ("heart", "adult") else 10
+
+
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """Records as tensors on a device."""
@@ -57,7 +62,7 @@ def inputs_of(settings: Settings, seed: int, device: torch.device) -> Inputs:
     except PrivyPurseError:
         if not settings.quick:
             raise
-        parts, made_up = _made_up(_SHAPES[settings.data], 2 if settings.data in ("heart", "adult") else 10), True
+        parts, made_up = _made_up(_SHAPES[settings.data], classes_of(settings.data)), True
     x, y, test_x, test_y = parts
     rng = np.random.default_rng([seed, 1])
     if settings.records is not None and settings.records < len(y):

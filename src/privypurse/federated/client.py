@@ -27,6 +27,7 @@ from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train
+from privypurse.version import __version__
 
 _RATES = "rates.json"
 _TRIED = 4  # made-up records that a model is tried on
@@ -204,7 +205,7 @@ def _local_plan(budgets: Budgets, offer: Offer, book: Book) -> tuple[Plan, int]:
     levels, level_of = np.unique(np.stack([promised, strict]), axis=1, return_inverse=True)
     epsilon, out = levels[0], levels[1] > 0
     kept = book.read(_RATES)  # certifying a thousand levels takes seconds, and a client is made for each message
-    same = {"epsilon": epsilon.tolist(), "out": out.tolist()}
+    same = {"version": __version__, "epsilon": epsilon.tolist(), "out": out.tolist()}
     if isinstance(kept, dict) and {name: kept.get(name) for name in same} == same and "rate" in kept:
         rate = np.array(kept["rate"], dtype=np.float64)
     else:

@@ -88,8 +88,7 @@ def _run(
     run_simulation(server, flower.client_app(client_of), len(federation.silos), backend_config=backend)
     if not any(held.used for held in strategy.history):
         raise PrivyPurseError(
-            f"no client's answer was used in {terms.rounds} rounds; what went wrong is in Ray's logs, "
-            "/tmp/ray/session_latest/logs"
+            f"no client's answer was used in {terms.rounds} rounds; Ray's logs of its last session say why"
         )
     model = simulation.load(federation.new_model(), out["state"])
     rows = []

@@ -58,7 +58,7 @@ LEARNING_RATES = {
     ("mnist-noniid", "minimum"): 0.1,
     ("mnist-noniid", "privacy-free"): 0.1,
 }
-"""Of baselines that do better with another one, chosen on the same seeds."""
+"""Of methods that do better with another one than the setting's."""
 
 
 @dataclass(frozen=True)

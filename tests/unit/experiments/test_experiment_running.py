@@ -14,7 +14,7 @@ import pytest
 from privypurse.cli import main
 from privypurse.errors import InvalidInput
 from privypurse.experiments import report, running, specs
-from privypurse.experiments.cells import run_cell
+from privypurse.experiments.cells import check, run_cell
 from privypurse.experiments.inputs import epsilon_of
 
 # One of each kind: plans, rounds, groups, full batches with a filter, individual accounting, plain training.
@@ -156,6 +156,14 @@ def test_the_largest_spending_of_all_seeds_is_shown_with_its_delta() -> None:
 
     text = report.markdown(experiment, {("k = 0", "DP-SGD"): [outcome(0, 0.9), outcome(3, 1.1)]}, [])
     assert "| k = 0 | DP-SGD | 1e-05 | 1 | 1.100 | 3 | pld |" in text
+
+
+def test_budgets_by_class_are_as_many_as_the_data_has_classes() -> None:
+    (cell, *_) = quick("heo-table-1-mnist").cells.values()
+    two = {"kind": "classes", "epsilon": [1.0, 2.0]}
+    check(replace(cell, data="heart", model="logistic", method="sample", options={}, budgets=two))
+    with pytest.raises(InvalidInput):
+        check(replace(cell, method="sample", options={}, budgets=two))
 
 
 def test_budgets_follow_from_the_seed() -> None:
