@@ -200,14 +200,8 @@ class _Cell:
             100 * float(right[labels == k].mean()) if (labels == k).any() else None
             for k in range(self.inputs.classes)
         ]
-        seen = [each for each in by_class if each is not None]
         accuracy = 100 * float(right.mean())
-        return {
-            "accuracy": accuracy,
-            "overall": accuracy,
-            "classes": by_class,
-            "gap": max(seen) - min(seen),
-        }
+        return {"accuracy": accuracy, "overall": accuracy, "classes": by_class}
 
     def _spent(self, model: nn.Module, spending: Spending) -> Outcome:
         """What each record spent, if that was followed (Yu et al. 2023; Feldman & Zrnic 2021, Figure 1)."""

@@ -61,12 +61,13 @@ def _bars(axes: Any, experiment: Experiment, results: Results) -> None:
         axes.bar(at, height, width * 0.92, color=colours(k), yerr=error, label=column, error_kw={"lw": 1})
         figures = [experiment.figure(measure, row, column) for row in experiment.rows]
         paper = [np.nan if f is None else (f[0] if isinstance(f, list) else f) for f in figures]
-        axes.plot(at, paper, "k_", markersize=max(4, 90 * width), label="paper" if k == 0 else None)
+        axes.hlines(paper, at - width / 2, at + width / 2, colors="k", label="paper" if k == 0 else None)
         seen += [value for value in (*height, *paper) if np.isfinite(value)]
     if seen and measure in ("accuracy", "overall"):
         low = min(seen)
         axes.set_ylim(max(0.0, low - 0.25 * (max(seen) - low) - 1), min(100.0, max(seen) + 1))
-    axes.set_xticks(place, experiment.rows, rotation=0 if len(experiment.rows) < 5 else 30)
+    slanted = {"rotation": 30, "ha": "right"} if len(experiment.rows) >= 5 else {}
+    axes.set_xticks(place, experiment.rows, **slanted)
     axes.set_ylabel(measure)
     axes.figure.legend(loc="outside lower center", fontsize=7, ncols=4)
 

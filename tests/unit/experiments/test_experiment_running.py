@@ -146,6 +146,13 @@ def test_a_class_without_test_records_leaves_the_others_in_their_place() -> None
     assert "Seeds of each cell: 0, 1;" in text
 
 
+def test_the_gap_between_classes_is_that_of_their_means() -> None:
+    experiment = specs.find("boenisch-table-9").only(None, ["Sample"])
+    outcomes = [{"classes": [90.0, None, 80.0 + 8 * k], "made_up": False, "seed": k} for k in range(2)]
+    text = report.markdown(experiment, {("MNIST", "Sample"): outcomes}, [])
+    assert "| MNIST | **6.00** (paper 0.39, +5.61) |" in text
+
+
 def test_the_largest_spending_of_all_seeds_is_shown_with_its_delta() -> None:
     experiment = specs.find("heo-table-1-mnist").only(["k = 0"], ["DP-SGD"])
 
