@@ -77,19 +77,20 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     columns = options.columns
     if options.as_published and columns:  # as it is printed, or as it is in the file
         columns = [name.removesuffix(", as published") for name in columns]
-    experiment = experiment.only(options.rows, columns)
+    whole, experiment = experiment, experiment.only(options.rows, columns)
     if options.as_published:
-        experiment = experiment.as_published()
+        whole, experiment = whole.as_published(), experiment.as_published()
     if options.quick:
-        experiment = experiment.quickened()
+        whole = experiment = experiment.quickened()
     seeds = experiment.seeds if options.seeds is None else options.seeds
     kind = ("-as-published" if options.as_published else "") + ("-quick" if options.quick else "")
     folder = options.out or Path("results") / f"{experiment.name}{kind}"
     _execute(experiment, seeds, options.device, options.jobs, folder, console)
+    _tell(whole, seeds, folder, console)
 
 
 def _execute(experiment: Experiment, seeds: int, device: str, jobs: int, folder: Path, console: Console) -> None:
-    from privypurse.experiments import report, running
+    from privypurse.experiments import running
 
     total = seeds * len(experiment.rows) * len(experiment.columns)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -110,6 +111,12 @@ def _execute(experiment: Experiment, seeds: int, device: str, jobs: int, folder:
     except KeyboardInterrupt:
         console.print(f"stopped; {done} of {total} cells are kept, call this again to go on", highlight=False)
         raise SystemExit(130) from None
+
+
+def _tell(experiment: Experiment, seeds: int, folder: Path, console: Console) -> None:
+    """Everything that is finished, also what other calls for other rows and columns left."""
+    from privypurse.experiments import report, running
+
     results = running.collected(experiment, seeds, folder)
     paths = report.save(experiment, results, running.versions_of(experiment, seeds, folder), folder)
     console.print()

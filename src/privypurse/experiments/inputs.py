@@ -82,6 +82,15 @@ def inputs_of(settings: Settings, seed: int, device: torch.device) -> Inputs:
     return Inputs(tensors(x, y), tensors(test_x, test_y), max(classes, 2), made_up)
 
 
+def is_there(settings: Settings, seed: int) -> bool:
+    """Whether the files can be read, so that nothing has to be made up."""
+    try:
+        _parts(settings.data, seed, settings.quick)
+    except PrivyPurseError:
+        return False
+    return True
+
+
 def _parts(name: str, seed: int, quick: bool) -> tuple[AnyArray, AnyArray, AnyArray, AnyArray]:
     if name == "adult":
         people = datasets.adult()

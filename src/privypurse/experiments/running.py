@@ -22,6 +22,7 @@ import torch
 
 from privypurse.errors import InvalidInput
 from privypurse.experiments.cells import Outcome, check, run_cell
+from privypurse.experiments.inputs import is_there
 from privypurse.experiments.specs import Experiment, Settings
 from privypurse.training.devices import device_of
 from privypurse.version import __version__
@@ -85,7 +86,8 @@ def run(experiment: Experiment, *, seeds: int, device: str, jobs: int, folder: P
         raise InvalidInput(f"{folder} cannot hold results: {error}") from None
     waiting = []
     for task in tasks(experiment, seeds, folder):
-        if task.finished is None:
+        before = task.finished
+        if before is None or (before["made_up"] and is_there(task.settings, task.seed)):
             waiting.append(task)
         else:
             yield task, True

@@ -156,18 +156,29 @@ class Settings:
         """A fingerprint: a finished cell is kept as long as its settings stay what they were."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
+    @property
+    def kind(self) -> str:
+        """The same for settings that run the same code, with other numbers."""
+        return json.dumps(_numberless(asdict(self.quickened())), sort_keys=True)
+
     def quickened(self) -> Settings:
         """A few steps on a few hundred records: does everything once, and says nothing about accuracy."""
         training = replace(
             self.training,
             steps=3,
             epochs=None,
-            batch_size=self.training.batch_size if self.training.batch_size == "all" else 32,
+            batch_size=self.training.batch_size if self.training.batch_size == "all" else 16,
             extra_steps=min(self.training.extra_steps, 6),
             stop=None if self.training.stop is None else {**self.training.stop, "every": 3, "queries": 2},
         )
-        records = min(self.records or 96, 96)
+        records = min(self.records or 48, 48)
         return replace(self, training=training, records=records, accountant="rdp", quick=True)
+
+
+def _numberless(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _numberless(each) for key, each in value.items()}
+    return None if _is_number(value) or isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,10 +211,17 @@ class Experiment:
         return any(cell.quick for cell in self.cells.values())
 
     def quickened(self) -> Experiment:
-        """All columns of the first row (of the last too where there are few), once, each for a moment."""
+        """All columns of the first row (of the last too where there are few), once, each for a moment.
+
+        A column that differs from an earlier one by numbers alone would run the same code again and is left out.
+        """
         rows = tuple(dict.fromkeys((self.rows[0], self.rows[-1]))) if len(self.columns) < 3 else self.rows[:1]
-        cells = {place: cell.quickened() for place, cell in self.cells.items() if place[0] in rows}
-        return replace(self, rows=rows, cells=cells, seeds=1)
+        kinds: dict[tuple[str, ...], str] = {}
+        for column in self.columns:
+            kinds.setdefault(tuple(self.cells[row, column].kind for row in rows), column)
+        columns = tuple(kinds.values())
+        cells = {(row, column): self.cells[row, column].quickened() for row in rows for column in columns}
+        return replace(self, rows=rows, columns=columns, cells=cells, seeds=1)
 
     def as_published(self) -> Experiment:
         """The columns with rounds, charged as published; those of other methods are left out."""

@@ -13,7 +13,7 @@ import pytest
 
 from privypurse.cli import main
 from privypurse.errors import InvalidInput
-from privypurse.experiments import report, running, specs
+from privypurse.experiments import inputs, report, running, specs
 from privypurse.experiments.cells import check, run_cell
 from privypurse.experiments.inputs import epsilon_of
 
@@ -75,6 +75,43 @@ def test_finished_cells_are_not_run_again_and_changed_ones_are(tmp_path: Path) -
     assert finished(experiment, tmp_path, seeds=2) == [True, True, False, False]
     changed = {place: replace(cell, delta=2e-5) for place, cell in experiment.cells.items() if place[1] == "DP-SGD"}
     assert finished(replace(experiment, cells={**experiment.cells, **changed}), tmp_path) == [True, False]
+
+
+def test_a_made_up_cell_is_trained_again_once_its_files_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = quick("liu-table-2-mnist")
+    assert not any(finished(experiment, tmp_path))
+    assert all(finished(experiment, tmp_path))
+    images, labels = np.zeros((60, 1, 28, 28), np.uint8), np.arange(60) % 10
+    monkeypatch.setattr(inputs, "_parts", lambda *_: (images, labels, images, labels))
+    assert not any(finished(experiment, tmp_path))
+    assert not any(
+        outcome["made_up"] for task in running.tasks(experiment, 1, tmp_path) if (outcome := task.finished)
+    )
+    assert all(finished(experiment, tmp_path))
+
+
+def test_the_table_shows_what_other_calls_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(task: running.Task, device: str, threads: int) -> None:
+        outcome = {"seed": task.seed, "accuracy": 90.0, "seconds": 1.0, "made_up": False}
+        content = {"digest": task.settings.digest, "outcome": outcome, "versions": running.versions(device)}
+        task.path.write_text(json.dumps(content), encoding="utf-8")
+
+    monkeypatch.setattr(running, "_execute", told)
+    for column in ("DP-SGD", "Sample"):
+        some = ["--columns", column, "--rows", "54-37-9 %", "--seeds", "1", "--out", str(tmp_path)]
+        assert main(["experiment", "run", "boenisch-table-2-mnist", *some]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines()[::-1] if line.startswith("| 54-37-9 % | **"))
+    assert row.count("**90.00**") == 2
+    assert "| paper 97.54 ± 0.09 |" in row  # Scale, which was never run
+
+
+def test_quick_leaves_out_columns_that_differ_by_numbers_alone() -> None:
+    assert quick("boenisch-table-2-mnist").columns == ("DP-SGD", "Sample", "Scale")
+    assert quick("yu-tables-2-3").columns == ("Maximum", "Individual")  # they differ in what is clipped
 
 
 def test_a_file_that_was_cut_off_is_run_again(tmp_path: Path) -> None:
