@@ -93,7 +93,7 @@ class Draws:
     def batches(self, units: IntArray, source: Randomness) -> list[Batch]:
         """The records of these units as physical batches."""
         if units.size == 0:
-            return [Batch(units, units, units).padded(1)]
+            return [Batch(units, units, units).padded(self._multiple)]
         records, owner = self._records(units, source)
         whole = [Batch(records, units, owner)]
         if self.most is not None and records.size > self.most:

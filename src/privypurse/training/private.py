@@ -278,6 +278,7 @@ def make_private(
     journal: str | Path | None = None,
     progress: bool = False,
     seed: int | None = None,
+    wide_sums: bool = False,
 ) -> tuple[PrivateModel, PrivateOptimizer, PrivateLoader]:
     """The model, the optimizer and a loader, so that the ordinary loop trains by the plan.
 
@@ -290,6 +291,7 @@ def make_private(
     ``individual`` follows what each person really spends (see `Individual`); that needs ``loss_fn(output, y)`` with
     one loss for each record, and ``optimizer.spending()`` is the outcome. A plan with extra steps always needs it.
     ``progress`` shows a bar with the ε spent. ``seed`` makes a run repeatable, and therefore not private.
+    ``wide_sums`` adds records up in float64 (see `train`).
 
     Under ``torchrun`` (an initialised ``torch.distributed``) every process calls this with the same arguments; each
     draws from its share of the people, and the noise is added once in total.
@@ -312,6 +314,8 @@ def make_private(
         )
     bare = unwrapped(model)
     run = PrivateRun(plan, bare, optimizer, seed, journal)
+    if wide_sums:
+        run.widen()
     options = {} if collate_fn is None else {"collate_fn": collate_fn}
     if followed and loss_fn is not None:
         look = Looks(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options)

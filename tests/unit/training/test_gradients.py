@@ -139,6 +139,50 @@ def test_each_rule_equals_autograd_one_record_at_a_time(case: str) -> None:
     check(build(), torch.randn(shape))
 
 
+def totals(model: nn.Module, x: Tensor, weights: Tensor, wide: bool) -> Tensor:
+    """All sums of a batch, one after the other, in float64."""
+    torch.manual_seed(0)
+    tape, _ = gradients.recorded(gradients.Recorder(model), square_loss, x, torch.randn(model(x).shape), False)
+    found = gradients.norms(tape)
+    parts: dict[str, Tensor] = {}
+    for name, part in gradients.sums(tape, weights, found, wide):
+        assert part.dtype == (torch.float64 if wide else torch.float32)
+        parts[name] = parts[name] + part if name in parts else part
+    return torch.cat([part.double().flatten() for part in parts.values()])
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_wide_sums_add_each_record_to_the_others_without_rounding(case: str) -> None:
+    torch.manual_seed(0)
+    build, shape = LAYERS[case]
+    model, x = build(), torch.randn(shape)
+    weights = torch.rand(x.shape[0]) + 0.1
+    alone = torch.diag(weights)
+    off = {
+        wide: (totals(model, x, weights, wide) - sum(totals(model, x, each, wide) for each in alone)).norm()
+        for wide in (True, False)
+    }
+    size = totals(model, x, weights, True).norm()
+    assert float(off[True]) <= 1e-13 * float(size)
+    assert float(off[False]) > 1e-10 * float(size)
+
+
+def test_in_wide_sums_nobodys_absence_shifts_how_others_round() -> None:
+    """Small gradients beside large ones: who is there decides what float32 loses (Casacuberta et al. 2022)."""
+    model = nn.Linear(1, 1, bias=False)
+    x = torch.full((20_000, 1), 0.51 * 2.0**-11)
+    x[:4096] = 1.0
+    without = x.clone()
+    without[0] = 0.0
+
+    def total(x: Tensor, wide: bool) -> float:
+        tape, _ = gradients.recorded(gradients.Recorder(model), lambda output, _: output[:, 0], x, x, False)
+        return float(dict(gradients.sums(tape, torch.ones(len(x)), gradients.norms(tape), wide))["weight"].double())
+
+    assert total(x, True) - total(without, True) == pytest.approx(1.0, abs=1e-9)
+    assert total(x, False) - total(without, False) > 1.5
+
+
 def test_embedding_and_tied_weights() -> None:
     torch.manual_seed(2)
     tokens = torch.randint(0, 11, (5, 9))

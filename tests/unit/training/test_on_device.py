@@ -48,11 +48,12 @@ def trained(plan: pp.Plan, dataset: TensorDataset, **options: object) -> tuple[n
 
 
 @pytest.mark.parametrize("physical", [None, 16])
-def test_captured_steps_are_the_eager_steps(physical: int | None) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_captured_steps_are_the_eager_steps(physical: int | None, wide: bool) -> None:
     """With one seed; a static shape of 16 splits most draws of 40 over several replays, and loses nobody."""
     plan, dataset = planned(), data()
-    fast, how = trained(plan, dataset, seed=5, max_physical_batch=physical)
-    slow, _ = trained(plan, dataset, seed=5, capture=False)
+    fast, how = trained(plan, dataset, seed=5, max_physical_batch=physical, wide_sums=wide)
+    slow, _ = trained(plan, dataset, seed=5, capture=False, wide_sums=wide)
     assert how.how == "captured"
     assert how.steps == plan.steps
     for one, other in zip(fast.parameters(), slow.parameters(), strict=True):

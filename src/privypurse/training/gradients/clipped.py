@@ -130,10 +130,11 @@ def clip_factors(norms: Tensor, clip_norms: Tensor) -> Tensor:
     return torch.where(usable, factors, torch.zeros_like(factors))
 
 
-def sums(tape: Tape, factors: Tensor, norms: Tensor) -> Iterator[tuple[str, Tensor]]:
+def sums(tape: Tape, factors: Tensor, norms: Tensor, wide: bool = False) -> Iterator[tuple[str, Tensor]]:
     """Σ factor · gradient over records, by parameter name; one that is used several times comes in several parts.
 
     Records whose norm is not finite are left out. The tape is used up on the way, so that its memory is free again.
+    ``wide`` adds up in float64, whatever the gradients are in: then who is left out does not shift how others round.
     """
     calls, tape.calls = tape.finished(), []
     device = calls[0].back.device
@@ -142,8 +143,12 @@ def sums(tape: Tape, factors: Tensor, norms: Tensor) -> Iterator[tuple[str, Tens
     silence = (wild.is_cuda and torch.cuda.is_current_stream_capturing()) or bool(wild.any())
     while calls:
         call = calls.pop(0)
+        if silence:
+            call = _silenced(call)
+        if wide:
+            call = _widened(call)
         with full_precision(device):
-            parts = call.rule.weighted_sum(_silenced(call) if silence else call, factors)
+            parts = call.rule.weighted_sum(call, factors)
         names = call.names
         del call  # what it held is free before the parts are used
         for local in list(parts):
@@ -161,6 +166,18 @@ def _silenced(call: Call) -> Call:
     if set(call.names) <= set(kept):
         return replace(call, kept=kept)
     return replace(call, inputs=tuple(map(quiet, call.inputs)), gradient=quiet(call.gradient), kept=kept)
+
+
+def _widened(call: Call) -> Call:
+    """The call in float64, so that whatever its rule adds up is added up in float64."""
+
+    def wide(value: Any) -> Any:
+        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    kept = {name: value.double() for name, value in call.kept.items()}
+    if set(call.names) <= set(kept):
+        return replace(call, kept=kept)
+    return replace(call, inputs=tuple(map(wide, call.inputs)), gradient=wide(call.gradient), kept=kept)
 
 
 Loss = Callable[[Any, Any], Tensor]

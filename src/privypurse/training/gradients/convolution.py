@@ -288,7 +288,7 @@ class ConvolutionRule:
         none = [0] * len(layer.kernel_size)
         padding = layer.padding
         inside = layer.padding_mode == "zeros" and not isinstance(padding, str)  # the product pads by itself
-        kernel = exact(layer.weight.detach())
+        kernel = layer.weight.detach().to(exact(call.back[:0]).dtype)
         total: Tensor | None = None
         # The product makes its own copies of both, too.
         for some in chunks(call, 2 * (prod(call.back.shape[1:]) + prod(call.inputs[0].shape[1:]))):
