@@ -127,9 +127,11 @@ def _run(model: nn.Module, records: int) -> tuple[PrivateRun, torch.optim.Optimi
     return PrivateRun(plan, model, optimizer), optimizer
 
 
-def ours(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
+def ours(model: nn.Module, x: Tensor, y: Tensor, wide: bool = False) -> Mode:
     """What pp.train does in a step, and the ordinary loop too."""
     run, optimizer = _run(model, x.shape[0])
+    if wide:
+        run.widen()
     units = torch.arange(x.shape[0], device=x.device)
 
     def gradients() -> None:
@@ -217,15 +219,24 @@ def opacus_ghost(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
     return Mode(gradients, update)
 
 
+wide = partial(ours, wide=True)
 MODES: dict[str, dict[str, Callable[[nn.Module, Tensor, Tensor], Mode]]] = {
-    "cpu": {"plain": plain, "Privy Purse": ours, "Opacus hooks": opacus_hooks, "Opacus ghost": opacus_ghost},
+    "cpu": {
+        "plain": plain,
+        "Privy Purse": ours,
+        "wide sums": wide,
+        "Opacus hooks": opacus_hooks,
+        "Opacus ghost": opacus_ghost,
+    },
     "cuda": {
         "plain": plain,
         "Privy Purse": ours,
+        "wide sums": wide,
         "Opacus hooks": opacus_hooks,
         "Opacus ghost": opacus_ghost,
         "plain, captured": captured(plain),
         "Privy Purse, captured": captured(ours),
+        "wide sums, captured": captured(wide),
     },
 }
 CASES = {

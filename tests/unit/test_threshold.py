@@ -1,7 +1,9 @@
 """Threshold sampling: probabilities as the paper defines them, and the best threshold against brute force."""
 
 import math
+from itertools import pairwise
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -105,6 +107,26 @@ def test_budgets_beyond_what_an_exponential_holds():
 def test_alike_budgets_have_one_threshold():
     assert best_threshold(np.array([2.0])) == 2.0
     assert best_threshold(np.full(1000, 0.3)) == 0.3
+
+
+@pytest.mark.parametrize(("loss", "weighed"), [(AdaptiveLoss(), None), (FixedLoss(0.5, 0.5), (0.5, 0.5))])
+def test_a_minimum_between_budgets_is_where_the_slope_is_zero(
+    loss: AdaptiveLoss | FixedLoss, weighed: tuple[float, float] | None
+) -> None:
+    """Two people, ε = 0.5 and 4, by a root of the derivative in 40 digits."""
+    low, high = mpmath.mpf("0.5"), mpmath.mpf(4)
+
+    def waste(tau: mpmath.mpf) -> mpmath.mpf:
+        u = low * (1 - mpmath.expm1(low) / mpmath.expm1(tau))
+        s = high - tau
+        return (u * u + s * s) / (u + s) if weighed is None else weighed[0] * u + weighed[1] * s
+
+    with mpmath.workdps(40):
+        slope = [(tau, mpmath.diff(waste, tau)) for tau in mpmath.linspace(low + 0.01, high - 0.01, 60)]
+        inside = [(one, other) for (one, a), (other, b) in pairwise(slope) if a < 0 < b]
+        valleys = [mpmath.findroot(lambda tau: mpmath.diff(waste, tau), ends, solver="anderson") for ends in inside]
+        expected = min([*valleys, low, high], key=waste)
+    assert best_threshold(np.array([0.5, 4.0]), loss) == pytest.approx(float(expected), rel=1e-7)
 
 
 def test_a_million_different_budgets():

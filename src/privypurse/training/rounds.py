@@ -69,6 +69,7 @@ def train_rounds(
     capture: bool | None = None,
     progress: bool = False,
     seed: int | None = None,
+    wide_sums: bool = False,
 ) -> TrainedInRounds:
     """Train by the schedule, all its rounds: one model through all of them, or one a round (``schedule.separate``).
 
@@ -114,6 +115,7 @@ def train_rounds(
             capture=capture,
             progress=progress,
             seed=own,
+            wide_sums=wide_sums,
         )
     trained = models[0] if not schedule.separate else AveragedOutputs(models, schedule.weights)
     return TrainedInRounds(trained, schedule.steps, time.perf_counter() - begun)

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, TensorDataset
 import privypurse as pp
 from privypurse.schedules import Round, Schedule
 from privypurse.training import rounds as in_rounds
+from privypurse.training.processes import Processes
 from privypurse.training.rounds import AveragedOutputs
 
 torch.set_num_threads(1)
@@ -341,6 +342,49 @@ def test_a_schedule_is_needed() -> None:
         pp.train_rounds(network, adam, data(), plan, LOSS)  # type: ignore[arg-type]
     with pytest.raises(pp.InvalidInput, match="61 records"):
         pp.train_rounds(network, adam, data(61), by_hand([[0.5]]), LOSS)
+
+
+def test_rounds_are_trained_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several would draw different people, and a person drawn by two would contribute twice."""
+    monkeypatch.setattr(Processes, "found", classmethod(lambda cls: cls(0, 2)))
+    monkeypatch.setattr(in_rounds, "train", lambda *_, **__: pytest.fail("it trains"))
+    with pytest.raises(pp.InvalidInput, match="one process"):
+        pp.train_rounds(network, adam, data(), by_hand([[0.5]]), LOSS)
+
+
+def test_what_is_said_of_the_training_holds_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {
+        "max_physical_batch": 7,
+        "max_records_per_person": 2,
+        "num_workers": 1,
+        "checkpoint_every": 3,
+        "capture": False,
+        "progress": True,
+        "wide_sums": True,
+    }
+    heard: list[dict[str, object]] = []
+    monkeypatch.setattr(in_rounds, "train", lambda *_, **options: heard.append(options))
+    pp.train_rounds(network, adam, data(), by_hand([[0.5], [1.0]]), LOSS, **said)  # type: ignore[arg-type]
+    assert len(heard) == 2
+    assert all(each[name] == value for each in heard for name, value in said.items())
+
+
+def test_a_person_contributes_a_few_records_where_few_are_asked_for() -> None:
+    """And never more than a clip norm; with all of their records the sum is another."""
+    owner = np.repeat(np.arange(N // 6), 6)
+    always = by_hand([[1.0]], noise=1e-9, steps=1, rate=1.0, people=N // 6, owner=owner)
+
+    def linear() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Linear(6, 2)
+
+    trained = [
+        pp.train_rounds(linear, one_step, data(), always, LOSS, seed=2, max_records_per_person=most).model
+        for most in (None, 6, 1)
+    ]
+    whole, all_six, one = (torch.cat([p.detach().flatten() for p in model.parameters()]) for model in trained)
+    torch.testing.assert_close(whole, all_six, rtol=1e-5, atol=1e-6)  # they are shuffled
+    assert not torch.allclose(whole, one, atol=1e-3)
 
 
 def test_a_schedule_that_keeps_no_promise_is_not_trained_on_peoples_data() -> None:
