@@ -22,6 +22,7 @@ from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
 from privypurse.federated.book import Book, Update
+from privypurse.federated.readable import Readable
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.fingerprints import fingerprint
@@ -54,7 +55,8 @@ class Client:
     Guarantee: whatever the server asks, and however often, no record's ε is overdrawn against the adversary of the
     terms: each rate is certified again here for all rounds that may be joined, a record that could not afford them
     sits out, and beyond them the client declines. Budgets, rates and accounts never leave this object; an answer is
-    the noisy update alone.
+    the noisy update alone. A record that cannot be read, or has another shape than the first, pays and contributes
+    nothing.
     """
 
     def __init__(
@@ -90,11 +92,12 @@ class Client:
             raise InvalidInput(
                 'these terms keep ε against the public only; join them with adversary="public", or not'
             )
-        self._dataset, self._new_model, self._loss_fn, self._offer = dataset, new_model, loss_fn, offer
+        self._new_model, self._loss_fn, self._offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
         _try(dataset, new_model(), loss_fn, offer.terms)
+        self._dataset = dataset if isinstance(dataset, TensorDataset) else Readable(dataset)
         # Then the book: whoever could try terms after terms would find out what people here grant.
-        self._book = Book(Path(folder), offer.digest, fingerprint(dataset) + _digest(budgets))
+        self._book = Book(Path(folder), offer.digest, fingerprint(self._dataset) + _digest(budgets))
         try:
             self._book.write("offer.json", offer.to_json())
             self._plan, self._sitting_out = _local_plan(budgets, offer, self._book)

@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse import ladder
@@ -107,6 +107,53 @@ def raises(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return fails
+
+
+# --- Records that cannot be read -------------------------------------------------------------------------
+
+
+class Files(Dataset[Any]):
+    """Records as of files; ``broken`` says what comes of some of them."""
+
+    def __init__(self, size: int = 9, broken: dict[int, Any] | None = None) -> None:
+        self._tensors, self._broken = [tensor[:size] for tensor in records().tensors], broken or {}
+
+    def __len__(self) -> int:
+        return len(self._tensors[0])
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        instead = self._broken.get(index)
+        if isinstance(instead, Exception):
+            raise instead
+        return instead or (self._tensors[0][index], int(self._tensors[1][index]))
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        OSError("the file of Jane Doe is damaged"),
+        (torch.zeros(4), 0),
+        (torch.zeros(3, dtype=torch.float64), 0),
+        (torch.zeros(3), "B"),
+        (torch.zeros(3),),
+        (torch.full((3,), torch.nan), 0),
+    ],
+    ids=["raises", "longer", "wider", "a label that is no number", "no label", "not finite"],
+)
+def test_a_record_that_cannot_be_read_contributes_nothing_and_the_others_all(tmp_path: Path, instead: Any) -> None:
+    """It pays, and the server is not told; what is left is what an answer without it would be."""
+    found = made(tmp_path / "a", dataset=Files(9, {8: instead})).answer(1, STATE)
+    without = made(tmp_path / "b", dataset=Files(8), budgets=granted(EVERYTHING, 8)).answer(1, STATE)
+    whole = made(tmp_path / "c", dataset=Files(9)).answer(1, STATE)
+    np.testing.assert_allclose(flat(found), flat(without), rtol=1e-5, atol=1e-7)
+    assert np.abs(flat(found) - flat(whole)).max() > 1e-3
+
+
+def test_files_give_what_tensors_give(tmp_path: Path) -> None:
+    one, other = (
+        made(tmp_path / str(k), dataset=data).answer(1, STATE) for k, data in enumerate((Files(), records()))
+    )
+    assert bits(one) == bits(other)
 
 
 # --- What the mechanism does is what was paid for -----------------------------------------------------
