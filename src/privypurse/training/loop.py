@@ -117,18 +117,12 @@ def train(
     bare = unwrapped(model)
     folder = None if checkpoint is None else Path(checkpoint)
     run = PrivateRun(plan, bare, optimizer, seed, None if folder is None else folder / "steps")
-    begun = time.perf_counter()
-    modes, applied = [(module, module.training) for module in bare.modules()], -1
+    begun, modes = time.perf_counter(), [(module, module.training) for module in bare.modules()]
     try:
         if wide_sums or forgiving:
             run.widen()
-        can = _can_capture(run, dataset)
-        if capture and not can:
-            raise InvalidInput(
-                "capture=True needs the model on a GPU, a TensorDataset, and a plan in which each record is a person"
-            )
-        captured = can if capture is None else capture
         options = {} if collate_fn is None else {"collate_fn": collate_fn}
+        captured = _captures(run, dataset, capture)
         if captured:
             dataset = TensorDataset(*(tensor.to(run.device) for tensor in dataset.tensors))  # type: ignore[attr-defined]
         follow(
@@ -144,17 +138,38 @@ def train(
         if captured:
             draws = Draws(run, max_physical_batch or static_size(plan), max_records_per_person)
             batches = OnDevice(run, dataset, loss_fn, look=not forgiving).steps(draws)  # type: ignore[arg-type]
+        elif forgiving:
+            size = _one_shape(plan, max_physical_batch)
+            draws = Draws(run, size, max_records_per_person, multiple=size)
+            batches = _eager(run, dataset, loss_fn, _add_forgivingly, draws, num_workers, options)
         else:
-            add: Add = _Looking()
             draws = Draws(run, max_physical_batch, max_records_per_person)
-            if forgiving:
-                add, size = _add_forgivingly, _one_shape(plan, max_physical_batch)
-                draws = Draws(run, size, max_records_per_person, multiple=size)
-            batches = _eager(run, dataset, loss_fn, add, draws, num_workers, options)
-        with shown(plan, progress and run.processes.first) as bar:
+            batches = _eager(run, dataset, loss_fn, _Looking(), draws, num_workers, options)
+        goal = plan.all_steps if steps is None else min(steps, plan.all_steps)
+        _take(run, batches, goal, optimizer, scheduler, saved, progress)
+        spending = None if run.following is None else run.following.spending()
+    finally:
+        for module, training in modes:
+            module.training = training
+        run.close()
+    how = "captured" if captured else "eager"
+    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending)
+
+
+def _take(
+    run: PrivateRun,
+    batches: Iterator[Tensor],
+    goal: int,
+    optimizer: torch.optim.Optimizer,
+    scheduler: Scheduler | None,
+    saved: Checkpoints,
+    progress: bool,
+) -> None:
+    """Steps up to that number, or until the run ends by itself; what was taken is saved, also when interrupted."""
+    looked, applied = 0.0, run.steps_taken
+    try:
+        with shown(run.plan, progress and run.processes.first) as bar:
             bar.update(run.steps_taken)
-            looked, applied = 0.0, run.steps_taken
-            goal = plan.all_steps if steps is None else min(steps, plan.all_steps)
             stopped = False
             while run.steps_taken < goal and not (stopped := not run.prepare()):
                 saved.before_step()
@@ -171,19 +186,12 @@ def train(
                     bar.update(run.steps_taken, float(loss))
                     looked = now
         saved.write()
-        if stopped or run.steps_taken == plan.all_steps:
+        if stopped or run.steps_taken == run.plan.all_steps:
             run.finish()
-        spending = None if run.following is None else run.following.spending()
     except KeyboardInterrupt:
         if applied == run.steps_taken:  # else the last step is counted but not in the model: no state to go on from
             saved.write()
         raise
-    finally:
-        for module, training in modes:
-            module.training = training
-        run.close()
-    how = "captured" if captured else "eager"
-    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending)
 
 
 class _AtHand:
@@ -204,11 +212,18 @@ class _AtHand:
     def finish(self) -> None: ...
 
 
-def _can_capture(run: PrivateRun, dataset: Dataset[Any]) -> bool:
+def _captures(run: PrivateRun, dataset: Dataset[Any], asked: bool | None) -> bool:
+    """Whether steps are captured: as asked for, else where it can be done and the data fits on the device."""
     if run.device.type != "cuda" or run.plan.owner is not None or type(dataset) is not TensorDataset:
-        return False
-    size = sum(tensor.nbytes for tensor in dataset.tensors if tensor.device != run.device)
-    return size < 0.5 * torch.cuda.mem_get_info(run.device)[0]
+        can = False
+    else:
+        size = sum(tensor.nbytes for tensor in dataset.tensors if tensor.device != run.device)
+        can = size < 0.5 * torch.cuda.mem_get_info(run.device)[0]
+    if asked and not can:
+        raise InvalidInput(
+            "capture=True needs the model on a GPU, a TensorDataset, and a plan in which each record is a person"
+        )
+    return can if asked is None else asked
 
 
 Add = Callable[[PrivateRun, Loss, tuple[Any, ...], Any, Batch], Tensor]
