@@ -55,8 +55,8 @@ class Client:
     Guarantee: whatever the server asks, and however often, no record's ε is overdrawn against the adversary of the
     terms: each rate is certified again here for all rounds that may be joined, a record that could not afford them
     sits out, and beyond them the client declines. Budgets, rates and accounts never leave this object; an answer is
-    the noisy update alone. A record that cannot be read, or has another shape than the first, pays and contributes
-    nothing.
+    the noisy update alone. A record that cannot be read, or has another shape than others, pays and contributes
+    nothing (with whole numbers as inputs, what a record of zeros would).
     """
 
     def __init__(
@@ -94,10 +94,13 @@ class Client:
             )
         self._new_model, self._loss_fn, self._offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
-        _try(dataset, new_model(), loss_fn, offer.terms)
-        self._dataset = dataset if isinstance(dataset, TensorDataset) else Readable(dataset)
+        tensors = type(dataset) is TensorDataset
+        self._dataset = dataset if tensors else Readable(dataset)
+        _try(self._dataset, new_model(), loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
-        self._book = Book(Path(folder), offer.digest, fingerprint(self._dataset) + _digest(budgets))
+        # Of files the number alone: a record that can be read today and not tomorrow must not decide about joining.
+        content = fingerprint(dataset) if tensors else f"{len(dataset)} files"  # type: ignore[arg-type]
+        self._book = Book(Path(folder), offer.digest, content + _digest(budgets))
         try:
             self._book.write("offer.json", offer.to_json())
             self._plan, self._sitting_out = _local_plan(budgets, offer, self._book)
@@ -267,7 +270,7 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
 
     On made-up records and parameters of our own: what is in the real ones must not decide whether a client joins.
     """
-    if isinstance(dataset, TensorDataset):
+    if type(dataset) is TensorDataset:
         for tensor in dataset.tensors:
             fine = torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)
             if not fine.all():

@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
+from privypurse.errors import InvalidInput
+
+_log = logging.getLogger("privypurse.federated")
+_LOOKED_AT = 16  # records that tell what a record is like
+
 
 class Readable(Dataset[Any]):
-    """A data set that gives a blank record wherever the one inside raises, or gives another shape than its first.
+    """A data set that gives a blank record wherever the one inside raises, or has another shape than the usual one.
 
     Blank inputs are not a number, and what is not finite contributes nothing (rule 12); where inputs are whole
-    numbers they are 0, and the record contributes as a made-up one would.
+    numbers they are 0, and the record contributes as a made-up one would. Which ones are blank is logged here.
     """
 
     def __init__(self, inner: Dataset[Any]) -> None:
-        self._inner = inner
-        *inputs, label = default_collate([inner[0]])
-        self._blank = (*(_blank(value[0]) for value in inputs), torch.zeros_like(label[0]))
+        self._inner, self._told = inner, set[int]()
+        self._blank = _usual_blank(inner)
 
     def __len__(self) -> int:
         return len(self._inner)  # type: ignore[arg-type]
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         try:
-            found = tuple(part[0] for part in default_collate([self._inner[index]]))
-            return found if _kinds(found) == _kinds(self._blank) else self._blank
-        except Exception:  # what it says is about somebody's record, and stays unsaid
-            return self._blank
+            found = _parts(self._inner[index])
+            if _kinds(found) == _kinds(self._blank):
+                return found
+            why = "its shape or type is not the usual one"
+        except Exception as error:  # what it says is about somebody's record: it is said here and nowhere else
+            why = f"{type(error).__name__} {error}".strip()
+        if index not in self._told:
+            self._told.add(index)
+            _log.warning("record %d is left blank: %s", index, why)
+        return self._blank
+
+
+def _usual_blank(inner: Dataset[Any]) -> tuple[Tensor, ...]:
+    """Like most of the first records that can be read, with nothing of what is in them."""
+    seen: dict[Any, list[tuple[Tensor, ...]]] = {}
+    why = "it has none"
+    for index in range(min(len(inner), _LOOKED_AT)):  # type: ignore[arg-type]
+        try:
+            *inputs, label = _parts(inner[index])
+            blank = (*map(_blank, inputs), torch.zeros_like(label))
+            seen.setdefault(tuple(_kinds(blank)), []).append(blank)
+        except Exception as error:
+            why = f"{type(error).__name__} {error}".strip()
+    if not seen:
+        raise InvalidInput(f"a record must be inputs and a label, as tensors or numbers; none can be read ({why})")
+    return max(seen.values(), key=len)[0]
+
+
+def _parts(record: Any) -> tuple[Tensor, ...]:
+    return tuple(part[0] for part in default_collate([record]))
 
 
 def _blank(value: Tensor) -> Tensor:

@@ -46,14 +46,17 @@ class Batch:
 
     def places(self, run: PrivateRun) -> tuple[Tensor, Tensor | None]:
         """Whose each record is; where a unit has several, the units, and at which place of them each record's is."""
-        units = torch.as_tensor(np.append(self.units, run.plan.people), device=run.device)
-        owner = torch.as_tensor(self.owner, device=run.device)
-        return (units[owner], None) if self.one_each else (units, owner)
+        padding = np.arange(self.records.size - self.real)  # each by itself: what is nobody's is not added up
+        nobody = np.full(padding.size, run.plan.people)
+        owner = np.concatenate([self.owner[: self.real], self.units.size + padding])
+        units = torch.as_tensor(np.concatenate([self.units, nobody]), device=run.device)
+        places = torch.as_tensor(owner, device=run.device)
+        return (units[places], None) if self.one_each else (units, places)
 
     def padded(self, size: int) -> Batch:
-        """The same batch with stand-ins up to ``size`` records. They weigh nothing."""
+        """The same batch with stand-ins up to ``size`` records, copies of its first. They weigh nothing."""
         missing = size - self.records.size
-        records = np.concatenate([self.records, np.zeros(missing, np.int64)])
+        records = np.concatenate([self.records, np.full(missing, self.records[0] if self.records.size else 0)])
         return replace(self, records=records, owner=np.concatenate([self.owner, np.full(missing, self.units.size)]))
 
 
@@ -77,7 +80,7 @@ class Draws:
             counts = np.bincount(plan.owner, minlength=plan.people)
             self._starts = np.concatenate([[0], np.cumsum(counts)])
             largest = min(int(counts.max()), max_records_per_person or plan.records)
-            if max_physical_batch is not None and largest > max_physical_batch:
+            if max_physical_batch is not None and multiple == 1 and largest > max_physical_batch:
                 warnings.warn(
                     f"a person has {largest:,} records, more than max_physical_batch={max_physical_batch:,}; they "
                     "are clipped as one sum, so they go through the model at once. Limit: max_records_per_person",

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, TensorDataset
 
+from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.spending import Spending
@@ -31,6 +32,7 @@ from privypurse.training.processes import unwrapped
 from privypurse.training.progress import shown
 from privypurse.training.run import PrivateRun
 
+_ALIKE = 64  # records: in batches of so many, or a multiple, each row is computed like any other
 _LOOKS = 2.0  # times a second that the bar asks for the loss: on a GPU asking means waiting
 
 
@@ -114,6 +116,8 @@ def train(
         checkpoint_every=checkpoint_every,
         steps=steps,
     )
+    if forgiving and (individual is not None or plan.filter is not None):
+        raise InvalidInput("forgiving=True cannot follow what each person spends: looks at their norms may raise")
     bare = unwrapped(model)
     folder = None if checkpoint is None else Path(checkpoint)
     run = PrivateRun(plan, bare, optimizer, seed, None if folder is None else folder / "steps")
@@ -267,9 +271,23 @@ class _Looking:
 
 
 def _one_shape(plan: Plan, most: int | None) -> int:
-    """Records in every physical batch of a forgiving run, from public numbers: enough for most steps at once."""
-    size = min(512, 16 * math.ceil((plan.batch_size + 2 * math.sqrt(plan.batch_size)) / 16))
-    return size if most is None else min(size, most)
+    """Records in every physical batch of a forgiving run, from public numbers: enough for most steps at once.
+
+    A multiple of 64: the last entries of a batch that is none go through other instructions than the rest.
+    """
+    size = min(512, _ALIKE * math.ceil((plan.batch_size + 2 * math.sqrt(plan.batch_size)) / _ALIKE))
+    return size if most is None else min(size, most // _ALIKE * _ALIKE or 1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads share a batch out among themselves, and where one ends the last entries are computed otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], label: Any, batch: Batch) -> Tensor:
@@ -278,31 +296,45 @@ def _add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], la
     Only they are left out: without the whole batch one person would move the sum by as many clip norms as it has
     people (rule 12). And the others have to be what they would have been: whoever chose the parameters can choose
     them so that the last bit of a product decides a gradient, and these bits change with the shape of a batch. So
-    all batches have one shape, and who is tried alone is repeated to fill it.
+    all batches have one shape, and the halves of one that raises are repeated until they fill it, and so on.
     """
-    try:
-        tape, losses = recorded(run.recorder, loss_fn, inputs, label, False)
-    except Exception:
-        tape = None
-    if tape is not None:
-        run.add(tape, *batch.places(run))
-        return losses[: batch.real]
+    size = batch.records.size
+    if not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (size,) for leaf in tree_leaves((inputs, label))):
+        raise InvalidInput(
+            "with forgiving=True every input and label must be a tensor with one row for each record: what is "
+            "something else cannot be taken apart by person"
+        )
     kept: list[Tensor] = []
-    starts = np.searchsorted(batch.owner, np.arange(batch.units.size + 1)).tolist()
-    for unit, (begin, end) in enumerate(pairwise(starts)):
-        some = np.resize(np.arange(begin, end), batch.records.size)
-        index = torch.as_tensor(some, device=run.device)
 
-        def mine(value: Any, index: Tensor = index) -> Any:
-            whose = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == batch.records.size
-            return value[index] if whose else value
+    def adds(rows: Tensor | None, some: Batch) -> bool:
+        """Whether these rows could be added; all of them or none."""
+        mine, own = (inputs, label) if rows is None else tree_map(lambda value: value[rows], (inputs, label))
+        put_back = run.recorder.remembered()
+        with _one_thread():
+            try:
+                tape, losses = recorded(run.recorder, loss_fn, mine, own, False)
+                weights = run.weights(tape, *some.places(run))
+            except Exception:  # what it says is about somebody's record, and stays unsaid
+                put_back()
+                return False
+            run.gather(tape, *weights)
+        kept.append(losses[: some.real])
+        return True
 
-        owner = (np.arange(batch.records.size) >= end - begin).astype(np.int64)
-        alone = Batch(batch.records[some], batch.units[unit : unit + 1], owner)
-        try:
-            tape, losses = recorded(run.recorder, loss_fn, tree_map(mine, inputs), tree_map(mine, label), False)
-        except Exception:  # what it says is about somebody's record, and stays unsaid
-            continue
-        run.add(tape, *alone.places(run))
-        kept.append(losses[: alone.real])
+    # What raised may have been a stand-in: so everybody is tried once more without.
+    waiting = [] if adds(None, batch) or not batch.units.size else [(0, batch.units.size)]
+    while waiting:
+        first, last = waiting.pop()
+        rows, some = _of(batch, first, last)
+        if not adds(torch.as_tensor(rows, device=run.device), some) and last - first > 1:
+            middle = (first + last) // 2
+            waiting += [(middle, last), (first, middle)]
     return torch.cat(kept) if kept else torch.zeros(1, device=run.device)
+
+
+def _of(batch: Batch, first: int, last: int) -> tuple[IntArray, Batch]:
+    """Rows of these units of a batch, repeated until there are as many as it has, and the batch that they make."""
+    begin, end = np.searchsorted(batch.owner, [first, last])
+    rows = np.resize(np.arange(begin, end), batch.records.size)
+    owner = np.where(np.arange(rows.size) < end - begin, batch.owner[rows] - first, last - first)
+    return rows, Batch(batch.records[rows], batch.units[first:last], owner)

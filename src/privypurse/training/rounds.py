@@ -75,7 +75,7 @@ def train_rounds(
 
     Each round draws people by independent coins that nobody sees, then trains on them with `train`. ``checkpoint`` is
     a folder: a run that was broken off goes on from there with the people that its round had drawn, which that folder
-    therefore holds. Keep it as safe as the data, and remove it in the end.
+    therefore holds. Keep it as safe as the data, and remove it in the end. All other options are those of `train`.
 
     Guarantee: that of the schedule, ``schedule.spent()``.
     """

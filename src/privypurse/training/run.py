@@ -146,14 +146,19 @@ class PrivateRun:
         at which place of ``units`` each record's unit stands, one for each unit; ``plan.people`` is nobody.
         ``scale`` is what the recorded gradients have to be multiplied with to be those of each record's loss.
         """
-        if owner is None:
-            found = norms(tape)
-            factors = clip_factors(found * scale, self._limits(units, found * scale))
-        else:
-            found = norms(tape, owner, units.shape[0])
-            factors = clip_factors(found * scale, self._limits(units, found * scale))[owner]
-            found = found[owner]
-        for name, part in sums(tape, factors * scale, found, self._wide):
+        self.gather(tape, *self.weights(tape, units, owner, scale))
+
+    def weights(
+        self, tape: Tape, units: Tensor, owner: Tensor | None = None, scale: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """What each record on the tape is multiplied with, and its unit's norm. Nothing is added yet."""
+        found = norms(tape) if owner is None else norms(tape, owner, units.shape[0])
+        factors = clip_factors(found * scale, self._limits(units, found * scale))
+        return (factors * scale, found) if owner is None else (factors[owner] * scale, found[owner])
+
+    def gather(self, tape: Tape, weights: Tensor, norms: Tensor) -> None:
+        """Add what is on the tape to the step's sum, each record with its weight."""
+        for name, part in sums(tape, weights, norms, self._wide):
             if name in self._sums:
                 self._sums[name].add_(part)
             elif name in self.parameters:

@@ -149,6 +149,29 @@ def test_a_record_that_cannot_be_read_contributes_nothing_and_the_others_all(tmp
     assert np.abs(flat(found) - flat(whole)).max() > 1e-3
 
 
+def test_it_is_said_here_once_which_record_that_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    client = made(tmp_path, dataset=Files(9, {8: OSError("damaged"), 0: (torch.zeros(4), 0)}))
+    for number in (1, 2):
+        client.answer(number, STATE)
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "record 0 is left blank: its shape or type is not the usual one",
+        "record 8 is left blank: OSError damaged",
+    ]
+
+
+def test_the_first_record_may_be_the_broken_one(tmp_path: Path) -> None:
+    found = made(tmp_path / "a", dataset=Files(9, {0: OSError("damaged")})).answer(1, STATE)
+    x, y = (tensor[1:] for tensor in records().tensors)
+    without = made(tmp_path / "b", dataset=TensorDataset(x, y), budgets=granted(EVERYTHING, 8)).answer(1, STATE)
+    np.testing.assert_allclose(flat(found), flat(without), rtol=1e-5, atol=1e-7)
+
+
+def test_where_no_record_can_be_read_no_client_is_made(tmp_path: Path) -> None:
+    broken = {index: OSError("damaged") for index in range(9)}
+    with pytest.raises(pp.InvalidInput, match=r"none can be read \(OSError damaged\)"):
+        made(tmp_path, dataset=Files(9, broken))
+
+
 def test_files_give_what_tensors_give(tmp_path: Path) -> None:
     one, other = (
         made(tmp_path / str(k), dataset=data).answer(1, STATE) for k, data in enumerate((Files(), records()))

@@ -222,6 +222,39 @@ def test_nobodys_presence_decides_how_others_round(size: int) -> None:
     assert float((raising - without).norm()) <= 1e-6
 
 
+def test_one_who_raises_costs_a_few_passes_and_not_one_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that can make a record raise could otherwise stall a client, or tell from the time that it did."""
+    passes: list[int] = []
+    recorded = loop.recorded
+
+    def counted(recorder: Any, loss_fn: Any, inputs: tuple[Tensor, ...], *rest: Any) -> Any:
+        passes.append(len(inputs[0]))
+        return recorded(recorder, loss_fn, inputs, *rest)
+
+    monkeypatch.setattr(loop, "recorded", counted)
+    monkeypatch.setattr(loop, "_one_shape", lambda *_: 128)
+    x, y = cancelling(128).tensors
+    x[77, 0] = BAD
+    moved(TensorDataset(x, y))
+    assert set(passes) == {128}
+    assert 2 < len(passes) <= 2 + 2 * 7  # the whole, all of them again, and both halves seven times
+
+
+def test_a_person_with_more_records_than_a_batch_has_one_alone(recwarn: pytest.WarningsRecorder) -> None:
+    """Of several times the shape; others keep theirs, and nobody is told to limit what nobody set."""
+    person = np.repeat(np.arange(4), [2, 40, 2, 2])
+    plan = planned(46, person, rate=1.0, steps=1, noise=1e-9)
+    x, y = data(46).tensors
+    found = trained(TensorDataset(x, y), plan)
+    torch.testing.assert_close(found, trained(TensorDataset(x, y), plan, forgiving=False), rtol=1e-5, atol=1e-6)
+    assert not any("max_physical_batch" in str(each.message) for each in recwarn)
+    x[2:42, 0] = BAD  # they raise, and the others stay
+    fewer = person != 1
+    without = planned(6, np.repeat(np.arange(3), 2), rate=1.0, steps=1, noise=1e-9)
+    expected = trained(TensorDataset(*(t[torch.as_tensor(fewer)] for t in (x, y))), without, "model")
+    torch.testing.assert_close(trained(TensorDataset(x, y), plan, "model"), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_the_shape_of_a_batch_would_decide_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: were somebody's trouble to change the others' shape, they would move by several clip norms."""
     found = moved(cancelling(100))

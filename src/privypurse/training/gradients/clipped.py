@@ -46,16 +46,42 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
                 "the first dimension of what every trainable layer gives must count records"
             )
     with full_precision(tape.device):
-        return _norms(tape, uses, owner, units)
+        each = _norms(tape, uses)
+        if owner is None:
+            return each
+        assert units is not None
+        return _of_units(each, uses, owner, units)
 
 
-def _norms(tape: Tape, uses: Uses, owner: Tensor | None, units: int | None) -> Tensor:
+def _of_units(each: Tensor, uses: Uses, owner: Tensor, units: int) -> Tensor:
+    """The norm of each unit's summed gradient, ``each`` being those of the records.
+
+    A unit with one record has that record's, whatever others have: no two units' norms may hang on each other, and
+    both ways are upper bounds that differ.
+    """
+    counts = torch.bincount(owner, minlength=units)
+    found = torch.zeros(units, dtype=each.dtype, device=each.device).index_copy_(0, owner, each)
+    several = torch.nonzero(counts > 1).flatten()
+    if not several.numel():
+        return found
+    rows = torch.nonzero(counts[owner] > 1).flatten()
+    place = torch.searchsorted(several, owner[rows])
+    total: Tensor | None = None
+    for name in sorted(uses):
+        calls = [(call.rows(rows), local) for call, local in uses[name]]
+        squares = _squares_of_units(calls, place, counts[several])
+        total = squares if total is None else total + squares
+    assert total is not None
+    return found.index_copy_(0, several, total.sqrt())
+
+
+def _norms(tape: Tape, uses: Uses) -> Tensor:
     if tape.device.type == "cuda":
         # A GPU has the memory of the forward pass free again by now, and making gradients twice costs it more.
         room = Room(sum(call.inputs[0].numel() + call.back.numel() for call in tape.finished()) * 3 // 2)
         for call in tape.finished():
             call.room = room
-    apart = {name for name, calls in uses.items() if len(calls) > 1} if owner is None else set(uses)
+    apart = {name for name, calls in uses.items() if len(calls) > 1}
     total: Tensor | None = None
     for call in tape.finished():
         if not set(call.names.values()) - apart:
@@ -64,40 +90,45 @@ def _norms(tape: Tape, uses: Uses, owner: Tensor | None, units: int | None) -> T
             if call.names[local] not in apart:
                 total = squares if total is None else total + squares
     for name in sorted(apart):
-        squares = _materialised_squares(uses[name], owner, units)
+        squares = _squares_of_uses(uses[name])
         total = squares if total is None else total + squares
     assert total is not None
     return total.sqrt()
 
 
-def _materialised_squares(calls: list[tuple[Call, str]], owner: Tensor | None, units: int | None) -> Tensor:
-    """‖Σ of a unit's gradients‖² where several uses or several records add up before the norm is taken."""
-    size = calls[0][0].module.get_parameter(calls[0][1]).numel()
-    records = calls[0][0].back.shape[0]
-    terms = torch.stack([call.rule.terms(call)[local] for call, local in calls]).sum(dim=0)
-    added = sum(map(_tokens, (call for call, _ in calls)))
-    if owner is None:
-        chunk = max(1, _MATERIALISED // size)
-        parts = [square_sum(_added(calls, slice(begin, begin + chunk))) for begin in range(0, records, chunk)]
-        return _never_too_small(torch.cat(parts), terms, added)
-    assert units is not None
-    terms = torch.zeros(units, dtype=terms.dtype, device=terms.device).index_add_(0, owner, terms)
-    # A unit's records lie together, so a chunk of units is a run of records.
-    counts = torch.bincount(owner, minlength=units).tolist()
+def _squares_of_uses(calls: list[tuple[Call, str]]) -> Tensor:
+    """‖Σ of a record's gradients‖² where several uses add up before the norm is taken."""
+    size, terms, added = _terms(calls)
+    chunk = max(1, _MATERIALISED // size)
+    pieces = range(0, terms.shape[0], chunk)
+    parts = [square_sum(_added(calls, slice(begin, begin + chunk))) for begin in pieces]
+    return _never_too_small(torch.cat(parts), terms, torch.tensor(added))
+
+
+def _squares_of_units(calls: list[tuple[Call, str]], owner: Tensor, counts: Tensor) -> Tensor:
+    """‖Σ of a unit's gradients‖² where several records add up before the norm is taken. A unit's lie together."""
+    size, of_records, added = _terms(calls)
+    units = counts.shape[0]
+    terms = torch.zeros(units, dtype=of_records.dtype, device=owner.device).index_add_(0, owner, of_records)
+    sizes = counts.tolist()
     parts, begin, unit = [], 0, 0
     while unit < units:
         last, end = unit, begin
-        while last < units and (last == unit or (end - begin + counts[last]) * size <= _MATERIALISED):
-            end += counts[last]
+        while last < units and (last == unit or (end - begin + sizes[last]) * size <= _MATERIALISED):
+            end += sizes[last]
             last += 1
-        if begin == end:  # padding that nobody needed
-            parts.append(torch.zeros(last - unit, dtype=terms.dtype, device=terms.device))
-            break
         full = _added(calls, slice(begin, end)).flatten(1)
         sums = torch.zeros((last - unit, size), dtype=full.dtype, device=full.device)
         parts.append(square_sum(sums.index_add_(0, owner[begin:end] - unit, full)))
         begin, unit = end, last
-    return _never_too_small(torch.cat(parts), terms, added * max(counts))
+    return _never_too_small(torch.cat(parts), terms, added * counts)
+
+
+def _terms(calls: list[tuple[Call, str]]) -> tuple[int, Tensor, int]:
+    """Of a parameter: its size, of each record Σ‖terms‖ of its gradient, and how many terms there are at most."""
+    size = calls[0][0].module.get_parameter(calls[0][1]).numel()
+    terms = torch.stack([call.rule.terms(call)[local] for call, local in calls]).sum(dim=0)
+    return size, terms, sum(map(_tokens, (call for call, _ in calls)))
 
 
 def _tokens(call: Call) -> int:
@@ -106,9 +137,9 @@ def _tokens(call: Call) -> int:
     return max(1, call.back[0].numel() // max(1, width))
 
 
-def _never_too_small(squares: Tensor, terms: Tensor, added: int) -> Tensor:
+def _never_too_small(squares: Tensor, terms: Tensor, added: Tensor) -> Tensor:
     """Where records or uses cancel, the rounding of norm and sum is a share of what they are made of."""
-    return (squares.sqrt() + 2 * precision.rounding(added, squares.dtype) * terms).square()
+    return (squares.sqrt() + 2 * precision.rounding(added.to(squares), squares.dtype) * terms).square()
 
 
 def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:

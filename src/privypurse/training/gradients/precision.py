@@ -5,6 +5,8 @@ That products of float32 are not shortened to TensorFloat-32 on the way is seen 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
@@ -54,7 +56,10 @@ def square_sum(values: Tensor) -> Tensor:
     return found + each.shape[1] * torch.finfo(each.dtype).tiny
 
 
-def rounding(terms: int, dtype: torch.dtype) -> float:
+Count = TypeVar("Count", float, Tensor)
+
+
+def rounding(terms: Count, dtype: torch.dtype) -> Count:
     """How much of Σ|terms| a float sum of so many products can be off, whatever the order of its additions."""
     return (terms + 8) * torch.finfo(dtype).eps / 2
 

@@ -48,7 +48,7 @@ class Call:
         assert self.gradient is not None
         return self.gradient
 
-    def rows(self, some: slice) -> Call:
+    def rows(self, some: slice | Tensor) -> Call:
         """The same call for some of the records."""
         inputs = tuple(value[some] if isinstance(value, Tensor) else value for value in self.inputs)
         kept = {name: value[some] for name, value in self.kept.items()}

@@ -142,6 +142,23 @@ class Recorder:
             )
         return output
 
+    def remembered(self) -> Callable[[], None]:
+        """Gives what puts buffers and parameters back to what they are now: for a forward pass that is taken back."""
+        values = [value for _, value in self._parameters]
+        buffers = [(module, name, getattr(module, name)) for module, name, _ in self._buffers]
+        held = [*values, *(buffer for _, _, buffer in buffers if buffer is not None)]
+        copies = [(value, value._version, value.detach().clone()) for value in held]
+
+        def put_back() -> None:
+            for module, name, buffer in buffers:
+                setattr(module, name, buffer)
+            with torch.no_grad():
+                for value, version, copy in copies:
+                    if value._version != version:
+                        value.copy_(copy)
+
+        return put_back
+
     def _versions(self) -> dict[str, tuple[int, int]]:
         """Of every buffer and parameter which tensor it is, and how often that was written to."""
         found = ((name, getattr(module, local)) for module, local, name in self._buffers)
