@@ -17,7 +17,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
@@ -163,6 +163,30 @@ def test_the_first_record_may_be_the_broken_one(tmp_path: Path) -> None:
     found = made(tmp_path / "a", dataset=Files(9, {0: OSError("damaged")})).answer(1, STATE)
     x, y = (tensor[1:] for tensor in records().tensors)
     without = made(tmp_path / "b", dataset=TensorDataset(x, y), budgets=granted(EVERYTHING, 8)).answer(1, STATE)
+    np.testing.assert_allclose(flat(found), flat(without), rtol=1e-5, atol=1e-7)
+
+
+def test_a_record_that_breaks_between_two_rounds_does_not_end_the_client(tmp_path: Path) -> None:
+    """A client is made for each message: what is in one record must not decide whether there is one."""
+    made(tmp_path, dataset=Files(9)).close()
+    for index in range(9):
+        client = made(tmp_path, dataset=Files(9, {index: OSError("damaged")}))
+        client.answer(1 + index, STATE)
+        client.close()
+
+
+class Picky(TensorDataset):
+    """Tensors, but one of the records cannot be had."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        if index == 8:
+            raise OSError("damaged")
+        return super().__getitem__(index)
+
+
+def test_tensors_with_a_way_of_their_own_are_files_too(tmp_path: Path) -> None:
+    found = made(tmp_path / "a", dataset=Picky(*records().tensors)).answer(1, STATE)
+    without = made(tmp_path / "b", dataset=Files(8), budgets=granted(EVERYTHING, 8)).answer(1, STATE)
     np.testing.assert_allclose(flat(found), flat(without), rtol=1e-5, atol=1e-7)
 
 
