@@ -32,10 +32,13 @@ def save(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
         "individual": _individual,
         "active": _active,
     }[experiment.plot]
+    unkept = {place: outcomes for place, outcomes in results.items() if outcomes[0].get("promise") == "none"}
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(8, 4), layout="constrained")
-        axes = figure.add_subplot()
+        figure = Figure(figsize=(8, 7 if unkept else 4), layout="constrained")
+        axes = figure.add_subplot(2 if unkept else 1, 1, 1)
         draw(axes, experiment, results)
+        if unkept:
+            _spent(figure.add_subplot(2, 1, 2), experiment, unkept)
         axes.set_title(f"{experiment.title}\n{experiment.paper}, {experiment.table}", fontsize=9)
         if any(outcome["made_up"] for outcomes in results.values() for outcome in outcomes):
             figure.text(0.5, 0.4, "MADE-UP DATA", fontsize=40, alpha=0.2, ha="center", va="center", rotation=20)
@@ -69,7 +72,25 @@ def _bars(axes: Any, experiment: Experiment, results: Results) -> None:
     slanted = {"rotation": 30, "ha": "right"} if len(experiment.rows) >= 5 else {}
     axes.set_xticks(place, experiment.rows, **slanted)
     axes.set_ylabel(measure)
-    axes.figure.legend(loc="outside lower center", fontsize=7, ncols=4)
+    axes.figure.legend(
+        loc="outside lower center", fontsize=7, ncols=4 if max(map(len, experiment.columns)) < 24 else 2
+    )
+
+
+def _spent(axes: Any, experiment: Experiment, results: Results) -> None:
+    """Where no promise is kept: what each group spent at most, in whatever row and seed, beside what it granted."""
+    for column in experiment.columns:
+        worst: dict[float, float] = {}
+        for (_, name), outcomes in results.items():
+            for group in (each for outcome in outcomes for each in outcome["groups"] if name == column):
+                worst[group["epsilon"]] = max(group["spent"], worst.get(group["epsilon"], 0.0))
+        granted = sorted(worst)
+        axes.plot(granted, [worst[epsilon] for epsilon in granted], marker=".", lw=1)
+    ends = axes.get_xlim()
+    axes.plot(ends, ends, "k--", lw=1)
+    axes.set_xlabel("ε granted; dashed: no more than that")
+    axes.set_ylabel("ε spent, upper bound")
+    axes.set_title("No promise is kept: what each group really spends at most", fontsize=9)
 
 
 def _lines(axes: Any, experiment: Experiment, results: Results) -> None:
@@ -89,9 +110,12 @@ def _classes(axes: Any, experiment: Experiment, results: Results) -> None:
         found = mean_of(outcomes, "classes")
         if found is not None:
             label = column if len(experiment.rows) == 1 else f"{row}, {column}"
-            axes.plot(range(len(found[0])), found[0], marker="o", lw=1, label=label)
+            (line,) = axes.plot(range(len(found[0])), found[0], marker="o", lw=1, label=label)
             axes.set_xticks(range(len(found[0])))
-    axes.set_xlabel("class")
+            figures = experiment.figure("classes", row, column)
+            if figures is not None:
+                axes.plot(range(len(figures)), figures, ls="none", marker="_", ms=9, color=line.get_color())
+    axes.set_xlabel("class (– the paper)" if "classes" in experiment.figures else "class")
     axes.set_ylabel("accuracy, %")
     if len(results) <= 12:
         axes.figure.legend(loc="outside lower center", fontsize=7, ncols=3)

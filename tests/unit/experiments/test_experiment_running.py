@@ -155,6 +155,13 @@ def test_as_published_says_that_nothing_is_promised(tmp_path: Path, capsys: pyte
     assert "PDP-SGD, adaptive, as published" in said
 
 
+def test_the_plot_says_what_was_really_spent_where_no_promise_is_kept(tmp_path: Path) -> None:
+    some = ["--quick", "--rows", "k = 0", "--columns", "Sampling", "--out", str(tmp_path)]
+    for more, said in (([], False), (["--as-published"], True)):
+        assert main(["experiment", "run", "heo-table-1-mnist", *some, *more]) == 0
+        assert ("No promise is kept" in (tmp_path / "plot.svg").read_text(encoding="utf-8")) == said
+
+
 def test_a_method_that_cannot_is_a_result_and_not_the_end(tmp_path: Path) -> None:
     experiment = quick("boenisch-table-9")
     cell = _first(experiment)

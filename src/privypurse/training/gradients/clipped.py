@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import precision
 from privypurse.training.gradients.full_precision import full_precision
-from privypurse.training.gradients.precision import square_sum
+from privypurse.training.gradients.precision import exact, square_sum
 from privypurse.training.gradients.registry import Call, Room
 from privypurse.training.gradients.tape import Recorder, Tape
 
@@ -46,29 +46,30 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
                 "the first dimension of what every trainable layer gives must count records"
             )
     with full_precision(tape.device):
-        each = _norms(tape, uses)
         if owner is None:
-            return each
+            return _norms(tape, uses)
         assert units is not None
-        return _of_units(each, uses, owner, units)
+        return _of_units(tape, uses, owner, units)
 
 
-def _of_units(each: Tensor, uses: Uses, owner: Tensor, units: int) -> Tensor:
-    """The norm of each unit's summed gradient, ``each`` being those of the records.
+def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
+    """The norm of each unit's summed gradient.
 
     A unit with one record has that record's, whatever others have: no two units' norms may hang on each other, and
     both ways are upper bounds that differ.
     """
     counts = torch.bincount(owner, minlength=units)
-    found = torch.zeros(units, dtype=each.dtype, device=each.device).index_copy_(0, owner, each)
     several = torch.nonzero(counts > 1).flatten()
+    each = _norms(tape, uses) if bool((counts == 1).any()) else exact(tape.finished()[0].back.new_zeros(tape.records))
+    found = torch.zeros(units, dtype=each.dtype, device=each.device).index_copy_(0, owner, each)
     if not several.numel():
         return found
     rows = torch.nonzero(counts[owner] > 1).flatten()
     place = torch.searchsorted(several, owner[rows])
+    theirs = {id(call): call if rows.numel() == tape.records else call.rows(rows) for call in tape.finished()}
     total: Tensor | None = None
     for name in sorted(uses):
-        calls = [(call.rows(rows), local) for call, local in uses[name]]
+        calls = [(theirs[id(call)], local) for call, local in uses[name]]
         squares = _squares_of_units(calls, place, counts[several])
         total = squares if total is None else total + squares
     assert total is not None
