@@ -55,7 +55,7 @@ class Client:
     Guarantee: whatever the server asks, and however often, no record's ε is overdrawn against the adversary of the
     terms: each rate is certified again here for all rounds that may be joined, a record that could not afford them
     sits out, and beyond them the client declines. Budgets, rates and accounts never leave this object; an answer is
-    the noisy update alone. A record that cannot be read, or has another shape than others, pays and contributes
+    the noisy update alone. A record that cannot be read, or is not like the example, pays and contributes
     nothing (with whole numbers as inputs, what a record of zeros would).
     """
 
@@ -68,10 +68,13 @@ class Client:
         offer: Offer,
         folder: str | Path,
         *,
+        example: Any = None,
         adversary: str = "server",
         seed: int | None = None,
     ) -> None:
-        """``adversary`` is whom the people here were told that their ε holds against; terms that keep it against the
+        """``example`` is a made-up record, (input, label), for data sets other than a TensorDataset: it says what a
+        record is like, and one that is not is left blank. No record may say that, for it would decide about others.
+        ``adversary`` is whom the people here were told that their ε holds against; terms that keep it against the
         public alone are refused unless it says "public".
 
         What cannot train is refused here, before anything is paid for: made-up records of the same shape are tried on
@@ -95,7 +98,12 @@ class Client:
         self._new_model, self._loss_fn, self._offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
         tensors = type(dataset) is TensorDataset
-        self._dataset = dataset if tensors else Readable(dataset)
+        if not tensors and example is None:
+            raise InvalidInput(
+                "give example=, a made-up record like (torch.zeros(1, 28, 28), 0): it says what a record of this "
+                "data set is like, and nobody's own may"
+            )
+        self._dataset = dataset if tensors else Readable(dataset, example)
         _try(self._dataset, new_model(), loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
         # Of files the number alone: a record that can be read today and not tomorrow must not decide about joining.

@@ -12,19 +12,18 @@ from torch.utils.data import Dataset, default_collate
 from privypurse.errors import InvalidInput
 
 _log = logging.getLogger("privypurse.federated")
-_LOOKED_AT = 16  # records that tell what a record is like
 
 
 class Readable(Dataset[Any]):
-    """A data set that gives a blank record wherever the one inside raises, or has another shape than the usual one.
+    """A data set that gives a blank record wherever the one inside raises, or is not like the example.
 
     Blank inputs are not a number, and what is not finite contributes nothing (rule 12); where inputs are whole
     numbers they are 0, and the record contributes as a made-up one would. Which ones are blank is logged here.
     """
 
-    def __init__(self, inner: Dataset[Any]) -> None:
+    def __init__(self, inner: Dataset[Any], example: Any) -> None:
         self._inner, self._told = inner, set[int]()
-        self._blank = _usual_blank(inner)
+        self._blank = _blank_like(example)
 
     def __len__(self) -> int:
         return len(self._inner)  # type: ignore[arg-type]
@@ -34,7 +33,7 @@ class Readable(Dataset[Any]):
             found = _parts(self._inner[index])
             if _kinds(found) == _kinds(self._blank):
                 return found
-            why = "its shape or type is not the usual one"
+            why = "its shape or type is not that of the example"
         except Exception as error:  # what it says is about somebody's record: it is said here and nowhere else
             why = f"{type(error).__name__} {error}".strip()
         if index not in self._told:
@@ -43,20 +42,14 @@ class Readable(Dataset[Any]):
         return self._blank
 
 
-def _usual_blank(inner: Dataset[Any]) -> tuple[Tensor, ...]:
-    """Like most of the first records that can be read, with nothing of what is in them."""
-    seen: dict[Any, list[tuple[Tensor, ...]]] = {}
-    why = "it has none"
-    for index in range(min(len(inner), _LOOKED_AT)):  # type: ignore[arg-type]
-        try:
-            *inputs, label = _parts(inner[index])
-            blank = (*map(_blank, inputs), torch.zeros_like(label))
-            seen.setdefault(tuple(_kinds(blank)), []).append(blank)
-        except Exception as error:
-            why = f"{type(error).__name__} {error}".strip()
-    if not seen:
-        raise InvalidInput(f"a record must be inputs and a label, as tensors or numbers; none can be read ({why})")
-    return max(seen.values(), key=len)[0]
+def _blank_like(example: Any) -> tuple[Tensor, ...]:
+    """Of the same shapes and types, with nothing of what is in it."""
+    try:
+        *inputs, label = _parts(example)
+        return (*map(_blank, inputs), torch.zeros_like(label))
+    except Exception as error:
+        why = f"{type(error).__name__} {error}".strip()
+        raise InvalidInput(f"example must be inputs and a label, as tensors or numbers ({why})") from None
 
 
 def _parts(record: Any) -> tuple[Tensor, ...]:

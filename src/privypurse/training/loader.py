@@ -95,6 +95,8 @@ class Draws:
 
     def batches(self, units: IntArray, source: Randomness) -> list[Batch]:
         """The records of these units as physical batches."""
+        if not self._whole:
+            units = units[self._starts[units + 1] > self._starts[units]]  # who has no records is in no batch
         if units.size == 0:
             return [Batch(units, units, units).padded(self._multiple)]
         records, owner = self._records(units, source)

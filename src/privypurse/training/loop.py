@@ -33,6 +33,7 @@ from privypurse.training.progress import shown
 from privypurse.training.run import PrivateRun
 
 _ALIKE = 64  # records: in batches of so many, or a multiple, each row is computed like any other
+_FULL = (torch.float32, torch.float64)
 _LOOKS = 2.0  # times a second that the bar asks for the loss: on a GPU asking means waiting
 
 
@@ -125,6 +126,11 @@ def train(
     try:
         if wide_sums or forgiving:
             run.widen()
+        if forgiving and any(value.dtype not in _FULL for value in bare.parameters()):
+            raise InvalidInput(
+                "forgiving=True needs a model in float32 or float64: some CPUs let a number that is not finite reach "
+                "the next record in products of shorter floats"
+            )
         options = {} if collate_fn is None else {"collate_fn": collate_fn}
         captured = _captures(run, dataset, capture)
         if captured:
@@ -310,7 +316,7 @@ def _add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], la
         """Whether these rows could be added; all of them or none."""
         mine, own = (inputs, label) if rows is None else tree_map(lambda value: value[rows], (inputs, label))
         put_back = run.recorder.remembered()
-        with _one_thread():
+        with _one_thread(), torch.autocast(run.device.type, enabled=False):
             try:
                 tape, losses = recorded(run.recorder, loss_fn, mine, own, False)
                 weights = run.weights(tape, *some.places(run))

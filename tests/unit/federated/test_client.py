@@ -146,7 +146,7 @@ def test_a_mistake_is_refused_before_anything_is_paid_or_bound(
     TensorDataset(torch.zeros(len(EPSILON), 3), torch.zeros(len(EPSILON))),
 ])  # fmt: skip
 def test_records_that_do_not_fit_are_refused_before_anything_is_paid(tmp_path: Path, dataset: Any) -> None:
-    with pytest.raises(pp.InvalidInput, match=r"does not take these records|must be inputs and a label"):
+    with pytest.raises(pp.InvalidInput, match=r"does not take these records|give example="):
         made(tmp_path, dataset=dataset)
     assert not (tmp_path / "joined.json").exists()
 

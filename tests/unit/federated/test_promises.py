@@ -85,6 +85,7 @@ def made(folder: Path, **other: Any) -> Client:
         "loss_fn": losses,
         "offer": OFFER,
         "seed": 7,
+        "example": None if type(dataset) is TensorDataset else (torch.zeros(3), 0),
         **other,
     }
     return Client(folder=folder, **parts)
@@ -154,7 +155,7 @@ def test_it_is_said_here_once_which_record_that_is(tmp_path: Path, caplog: pytes
     for number in (1, 2):
         client.answer(number, STATE)
     assert sorted(record.getMessage() for record in caplog.records) == [
-        "record 0 is left blank: its shape or type is not the usual one",
+        "record 0 is left blank: its shape or type is not that of the example",
         "record 8 is left blank: OSError damaged",
     ]
 
@@ -190,10 +191,26 @@ def test_tensors_with_a_way_of_their_own_are_files_too(tmp_path: Path) -> None:
     np.testing.assert_allclose(flat(found), flat(without), rtol=1e-5, atol=1e-7)
 
 
-def test_where_no_record_can_be_read_no_client_is_made(tmp_path: Path) -> None:
+def test_where_no_record_can_be_read_the_answer_is_noise(tmp_path: Path) -> None:
     broken = {index: OSError("damaged") for index in range(9)}
-    with pytest.raises(pp.InvalidInput, match=r"none can be read \(OSError damaged\)"):
-        made(tmp_path, dataset=Files(9, broken))
+    found = made(tmp_path / "a", dataset=Files(9, broken)).answer(1, STATE)
+    nobody = made(tmp_path / "b", budgets=granted(NOTHING, 9)).answer(1, STATE)
+    assert bits(found) == bits(nobody)
+
+
+def test_files_need_an_example_for_a_record_would_decide_about_others(tmp_path: Path) -> None:
+    """Were it the first record or the usual one, whoever changes theirs could turn all others blank."""
+    with pytest.raises(pp.InvalidInput, match="give example="):
+        made(tmp_path, dataset=Files(9), example=None)
+    with pytest.raises(pp.InvalidInput, match="example must be inputs and a label"):
+        made(tmp_path, dataset=Files(9), example=("x", "y"))
+    longer = (torch.zeros(4), 0)
+    sums = [
+        flat(made(tmp_path / str(many), dataset=Files(9, dict.fromkeys(range(many), longer))).answer(1, STATE))
+        for many in (4, 5)
+    ]
+    lr, clip, steps, divisor = 0.5, 0.25, 4, 7
+    assert np.linalg.norm(sums[0] - sums[1]) < 1.5 * steps * lr * clip / divisor  # a person, and no more
 
 
 def test_files_give_what_tensors_give(tmp_path: Path) -> None:

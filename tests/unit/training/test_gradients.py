@@ -167,6 +167,35 @@ def test_wide_sums_add_each_record_to_the_others_without_rounding(case: str) -> 
     assert float(off[False]) > 1e-10 * float(size)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("case", LAYERS)
+def test_what_cancels_is_clipped_by_what_is_added(case: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places whose gradients cancel up to rounding: a norm by fewer digits than the sum would let it all through."""
+    monkeypatch.undo()  # with the safety for rounding
+    torch.manual_seed(0)
+    build, shape = LAYERS[case]
+    model, x = build(), torch.ones((1, *shape[1:]))
+    output = model(x)
+    channels_first = case.startswith(("conv", "group", "instance", "prelu"))
+    places = math.prod(output.shape[2:]) if channels_first else math.prod(output.shape[1:-1])
+    for large in (1.0, 2.0**20, 2.0**34):
+        pattern = torch.zeros(places)
+        pattern[:3] = torch.tensor([large, large * 2.0**-25, -large])[:places]
+        each = (
+            pattern.reshape(1, 1, *output.shape[2:]) if channels_first else pattern.reshape(1, *output.shape[1:-1], 1)
+        )
+
+        def loss(output: Tensor, _: Any, each: Tensor = each) -> Tensor:
+            return (output * each).flatten(1).sum(dim=1)
+
+        tape, _ = gradients.recorded(gradients.Recorder(model), loss, x, x, False)
+        found = gradients.norms(tape)
+        parts: dict[str, Tensor] = {}
+        for name, part in gradients.sums(tape, clip_factors(found, torch.ones(1)), found, wide):
+            parts[name] = parts.get(name, 0.0) + part.double()
+        assert float(torch.cat([part.flatten() for part in parts.values()]).norm()) <= 1.0
+
+
 def test_in_wide_sums_nobodys_absence_shifts_how_others_round() -> None:
     """Small gradients beside large ones: who is there decides what float32 loses (Casacuberta et al. 2022)."""
     model = nn.Linear(1, 1, bias=False)

@@ -225,6 +225,40 @@ def test_what_people_spend_is_not_followed_forgivingly() -> None:
         total(nn.Linear(4, 2), data, planned(12), forgiving=True, individual=pp.Individual())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_shorter_floats_are_refused_where_somebody_else_chooses_the_parameters(dtype: torch.dtype) -> None:
+    data = TensorDataset(torch.ones(12, 4, dtype=dtype), torch.zeros(12, dtype=torch.int64))
+    with pytest.raises(pp.InvalidInput, match="float32 or float64"):
+        total(nn.Linear(4, 2).to(dtype), data, planned(12), forgiving=True)
+
+
+class Mixed(nn.Module):
+    """Two kinds of numbers in one model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).double())
+
+
+@pytest.mark.parametrize("person", [[0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 1, 2], [0, 1, 2, 3, 4, 5]])
+def test_whether_a_step_works_hangs_on_nobodys_number_of_records(person: list[int]) -> None:
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    found = total(Mixed(), TensorDataset(x, torch.zeros(6, dtype=torch.int64)), planned(6, np.array(person)))
+    assert 0 < float(found.norm()) <= max(person) + 1
+
+
+@pytest.mark.parametrize("most", [None, 2])
+def test_who_has_no_records_is_in_no_batch(most: int | None) -> None:
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    data, person = TensorDataset(x, torch.zeros(4, dtype=torch.int64)), np.array([0, 0, 3, 3])  # nobody is 1 or 2
+    torch.manual_seed(0)
+    assert 0 < float(total(nn.Linear(4, 2), data, planned(4, person), max_physical_batch=most).norm()) <= 2
+
+
 def far_off(size: int = 12) -> TensorDataset:
     """Records near 0, and the sixth far away."""
     x = 0.3 * torch.randn(size, 4, generator=torch.Generator().manual_seed(0))

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import precision
 from privypurse.training.gradients.full_precision import full_precision
-from privypurse.training.gradients.precision import exact, square_sum
+from privypurse.training.gradients.precision import square_sum
 from privypurse.training.gradients.registry import Call, Room
 from privypurse.training.gradients.tape import Recorder, Tape
 
@@ -60,8 +60,10 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
     """
     counts = torch.bincount(owner, minlength=units)
     several = torch.nonzero(counts > 1).flatten()
-    each = _norms(tape, uses) if bool((counts == 1).any()) else exact(tape.finished()[0].back.new_zeros(tape.records))
-    found = torch.zeros(units, dtype=each.dtype, device=each.device).index_copy_(0, owner, each)
+    found = torch.zeros(units, device=tape.device)
+    if bool((counts == 1).any()):
+        each = _norms(tape, uses)
+        found = found.to(each.dtype).index_copy_(0, owner, each)
     if not several.numel():
         return found
     rows = torch.nonzero(counts[owner] > 1).flatten()
@@ -73,7 +75,8 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
         squares = _squares_of_units(calls, place, counts[several])
         total = squares if total is None else total + squares
     assert total is not None
-    return found.index_copy_(0, several, total.sqrt())
+    wider = torch.promote_types(found.dtype, total.dtype)
+    return found.to(wider).index_copy_(0, several, total.sqrt().to(wider))
 
 
 def _norms(tape: Tape, uses: Uses) -> Tensor:
@@ -168,6 +171,8 @@ def sums(tape: Tape, factors: Tensor, norms: Tensor, wide: bool = False) -> Iter
     Records whose norm is not finite are left out. The tape is used up on the way, so that its memory is free again.
     ``wide`` adds up in float64, whatever the gradients are in: then who is left out does not shift how others round.
     """
+    if wide:
+        factors = factors.double()  # every rule adds up in what the factors are in
     calls, tape.calls = tape.finished(), []
     device = calls[0].back.device
     wild = ~torch.isfinite(norms)
@@ -177,8 +182,6 @@ def sums(tape: Tape, factors: Tensor, norms: Tensor, wide: bool = False) -> Iter
         call = calls.pop(0)
         if silence:
             call = _silenced(call)
-        if wide:
-            call = _widened(call)
         with full_precision(device):
             parts = call.rule.weighted_sum(call, factors)
         names = call.names
@@ -198,18 +201,6 @@ def _silenced(call: Call) -> Call:
     if set(call.names) <= set(kept):
         return replace(call, kept=kept)
     return replace(call, inputs=tuple(map(quiet, call.inputs)), gradient=quiet(call.gradient), kept=kept)
-
-
-def _widened(call: Call) -> Call:
-    """The call in float64, so that whatever its rule adds up is added up in float64."""
-
-    def wide(value: Any) -> Any:
-        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-    kept = {name: value.double() for name, value in call.kept.items()}
-    if set(call.names) <= set(kept):
-        return replace(call, kept=kept)
-    return replace(call, inputs=tuple(map(wide, call.inputs)), gradient=wide(call.gradient), kept=kept)
 
 
 Loss = Callable[[Any, Any], Tensor]

@@ -19,12 +19,14 @@ from torch.nn import functional
 
 from privypurse.training.gradients.precision import (
     PASS,
+    as_wide,
     chunks,
     exact,
     from_grams,
     from_made,
     spread,
     square_sum,
+    weighted_rows,
     worth_keeping,
 )
 from privypurse.training.gradients.registry import Call, handles
@@ -274,12 +276,12 @@ class ConvolutionRule:
             if kept is None:
                 out["weight"] = self._weight_sum(call, weights)
             else:
-                made = weights.to(kept.dtype) @ kept.reshape(weights.shape[0], -1)
+                made = weighted_rows(kept.reshape(weights.shape[0], -1), weights)
                 out["weight"] = _as_weight(layer, made, call.way.whole)[0]
         if "bias" in call.names:
             each = call.kept.pop("bias", None)
             each = _bias(call) if each is None else each
-            out["bias"] = weights.to(each.dtype) @ each
+            out["bias"] = weighted_rows(each, weights)
         return out
 
     def _weight_sum(self, call: Call, weights: Tensor) -> Tensor:
@@ -288,11 +290,11 @@ class ConvolutionRule:
         none = [0] * len(layer.kernel_size)
         padding = layer.padding
         inside = layer.padding_mode == "zeros" and not isinstance(padding, str)  # the product pads by itself
-        kernel = layer.weight.detach().to(exact(call.back[:0]).dtype)
+        kernel = as_wide(exact(layer.weight.detach()), weights)
         total: Tensor | None = None
         # The product makes its own copies of both, too.
         for some in chunks(call, 2 * (prod(call.back.shape[1:]) + prod(call.inputs[0].shape[1:]))):
-            a, g = exact(call.inputs[0][some]), exact(call.back[some])
+            a, g = (as_wide(exact(values[some]), weights) for values in (call.inputs[0], call.back))
             made: Tensor = torch.ops.aten.convolution_backward(
                 g * spread(weights[some], g),
                 a if inside else _padded(layer, a),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.precision import exact, from_grams, spread, square_sum
+from privypurse.training.gradients.precision import as_wide, exact, from_grams, spread, square_sum
 from privypurse.training.gradients.registry import Call, handles
 
 
@@ -34,6 +34,7 @@ class EmbeddingRule:
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
         index, g = _tokens(call)
+        g = as_wide(g, weights)
         table = torch.zeros(call.module.weight.shape, dtype=g.dtype, device=g.device)  # type: ignore[arg-type]
         table.index_add_(0, index.flatten(), (g * spread(weights, g)).flatten(0, 1))
         return {"weight": table}

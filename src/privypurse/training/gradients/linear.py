@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 from privypurse.training.gradients.precision import (
     PASS,
+    as_wide,
     chunks,
     exact,
     from_grams,
     from_made,
     spread,
     square_sum,
+    weighted_rows,
     worth_keeping,
 )
 from privypurse.training.gradients.registry import Call, handles
@@ -67,6 +69,12 @@ def _made(a: Tensor, g: Tensor) -> Tensor:
     return torch.bmm(g.transpose(1, 2), a)
 
 
+def _bias(call: Call) -> Tensor:
+    """Each record's bias gradient."""
+    g = _tokens(call.back)
+    return g.sum(dim=1) if g.shape[1] > 1 else g[:, 0]
+
+
 @handles(nn.Linear)
 class LinearRule:
     whole_module = False
@@ -79,8 +87,8 @@ class LinearRule:
         if "weight" in call.names:
             out["weight"] = _weight_squares(call)
         if "bias" in call.names:
-            g = _tokens(call.back)
-            out["bias"] = square_sum(g.sum(dim=1) if g.shape[1] > 1 else g)
+            call.kept["bias"] = _bias(call)
+            out["bias"] = square_sum(call.kept["bias"])
         return out
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
@@ -91,13 +99,18 @@ class LinearRule:
             if kept is None:
                 # Weights go into the smaller of the two: that is a copy.
                 less = a.shape[2] < g.shape[2]
-                left, right = (g, a * spread(weights, a)) if less else (g * spread(weights, g), a)
-                out["weight"] = left.reshape(-1, g.shape[2]).T @ right.reshape(-1, a.shape[2])
+                outer, inner = as_wide(g, weights), as_wide(a, weights)
+                if less:
+                    inner = inner * spread(weights, inner)
+                else:
+                    outer = outer * spread(weights, outer)
+                out["weight"] = outer.reshape(-1, g.shape[2]).T @ inner.reshape(-1, a.shape[2])
             else:
-                made = weights.to(kept.dtype) @ kept.reshape(weights.shape[0], -1)
+                made = weighted_rows(kept.reshape(weights.shape[0], -1), weights)
                 out["weight"] = made.reshape(g.shape[2], a.shape[2])
         if "bias" in call.names:
-            out["bias"] = weights.to(g.dtype) @ g.sum(dim=1)  # tokens first, as in the norm: they may cancel
+            each = call.kept.pop("bias", None)  # tokens first, as in the norm: they may cancel
+            out["bias"] = weighted_rows(_bias(call) if each is None else each, weights)
         return out
 
     def terms(self, call: Call) -> dict[str, Tensor]:
@@ -108,5 +121,5 @@ class LinearRule:
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
         a, g = _tokens(call.inputs[0]), _tokens(call.back)
-        full = {"weight": lambda: _made(a, g), "bias": lambda: g.sum(dim=1)}
+        full = {"weight": lambda: _made(a, g), "bias": lambda: _bias(call)}
         return {name: full[name]() for name in call.names}

@@ -91,7 +91,23 @@ def from_made(squares: Tensor, inputs: Tensor, outputs: Tensor, tokens: int, use
 def weighted_total(values: Tensor, weights: Tensor) -> Tensor:
     """Σ weight · value over records. Weight 0 leaves a record out even where its value is not finite (rule 12)."""
     each = spread(weights, values)
-    return torch.where(each == 0, 0.0, values * each).sum(dim=0)
+    total = torch.promote_types(values.dtype, weights.dtype)
+    return torch.where(each == 0, 0.0, values * each).sum(dim=0, dtype=total)
+
+
+def as_wide(values: Tensor, weights: Tensor) -> Tensor:
+    """The values in what their sum is taken in: float64 where weights are.
+
+    What a norm was taken of is computed as it was for the norm, and widened then: where terms cancel, more digits
+    would give another gradient than the one that was measured.
+    """
+    return values.to(torch.promote_types(exact(values[:0]).dtype, weights.dtype))
+
+
+def weighted_rows(each: Tensor, weights: Tensor) -> Tensor:
+    """Σ weight · row."""
+    rows = as_wide(each, weights)
+    return weights.to(rows.dtype) @ rows
 
 
 def spread(weights: Tensor, like: Tensor) -> Tensor:
