@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from privypurse.arrays import IntArray
@@ -169,7 +170,8 @@ class PrivateLoader:
     ) -> None:
         self._dataset, self._draws, self._attendance = dataset, draws, attendance
         self._workers, self._options, self._progress = workers, options or {}, progress
-        self._passes = 0
+        self._passes, self._told = 0, False
+        self._shapes: list[torch.Size] = []
 
     def __len__(self) -> int:
         """Steps that are left. With ``max_physical_batch`` a step may be several batches."""
@@ -189,6 +191,7 @@ class PrivateLoader:
         with shown(run.plan, self._progress and run.processes.first) as bar:
             for data in loaded(self._dataset, numbers(), self._workers, self._options):
                 batch = waiting.popleft()
+                self._compare_shapes(data)
                 if batch.first and not self._attendance.prepare():
                     break
                 self._attendance.begin(batch)
@@ -201,6 +204,22 @@ class PrivateLoader:
                 bar.update(run.steps_taken)
             self._attendance.require_stepped()
             self._attendance.finish()
+
+    def _compare_shapes(self, data: Any) -> None:
+        """Say so if batches differ in shape: then somebody's record decides about that of others."""
+        if "collate_fn" not in self._options or self._told:
+            return
+        shapes = [value.shape[1:] for value in tree_leaves(data) if isinstance(value, Tensor) and value.dim()]
+        self._shapes = self._shapes or shapes
+        if shapes != self._shapes:
+            self._told = True
+            warnings.warn(
+                "collate_fn gives batches of different shapes. Pad to one public length: if the longest record "
+                "decides, it also decides how the norms of all others are bounded, and what a mean over places divides "
+                "by (rule 12)",
+                PrivyPurseWarning,
+                stacklevel=4,
+            )
 
 
 def loaded(

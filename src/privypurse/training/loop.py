@@ -88,7 +88,8 @@ def train(
     plan with extra steps is always followed: beyond its fixed steps everyone goes on until their purse is empty.
 
     ``dataset`` gives (input, label), or several inputs and a label, in the plan's order; ``loss_fn(output, label)``
-    gives one loss for each record. The model is trained where it lies, in place.
+    gives one loss for each record. The model is trained where it lies, in place. ``collate_fn`` has to pad to a
+    public length, not to the longest record of a batch, which would decide about others.
 
     ``checkpoint`` is a folder, for one run on one data set: the run is saved there every ``checkpoint_every`` steps
     (default: about once a minute) and at the end, and goes on from there when it is called again. Its journal counts

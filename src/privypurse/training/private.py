@@ -291,7 +291,9 @@ def make_private(
     ``individual`` follows what each person really spends (see `Individual`); that needs ``loss_fn(output, y)`` with
     one loss for each record, and ``optimizer.spending()`` is the outcome. A plan with extra steps always needs it.
     ``progress`` shows a bar with the ε spent. ``seed`` makes a run repeatable, and therefore not private.
-    ``wide_sums`` adds records up in float64 (see `train`).
+    ``wide_sums`` adds records up in float64 (see `train`). ``collate_fn`` has to pad to a public length, not to the
+    longest record of a batch, which would decide about others. A batch may go through the model in parts, each with
+    its own backward pass; do not divide their losses by the number of parts, which hangs on who was drawn.
 
     Under ``torchrun`` (an initialised ``torch.distributed``) every process calls this with the same arguments; each
     draws from its share of the people, and the noise is added once in total.

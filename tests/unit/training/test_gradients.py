@@ -181,9 +181,8 @@ def test_what_cancels_is_clipped_by_what_is_added(case: str, wide: bool, monkeyp
     for large in (1.0, 2.0**20, 2.0**34):
         pattern = torch.zeros(places)
         pattern[:3] = torch.tensor([large, large * 2.0**-25, -large])[:places]
-        each = (
-            pattern.reshape(1, 1, *output.shape[2:]) if channels_first else pattern.reshape(1, *output.shape[1:-1], 1)
-        )
+        spread = (1, 1, *output.shape[2:]) if channels_first else (1, *output.shape[1:-1], 1)
+        each = pattern.reshape(spread)
 
         def loss(output: Tensor, _: Any, each: Tensor = each) -> Tensor:
             return (output * each).flatten(1).sum(dim=1)
