@@ -215,8 +215,8 @@ class PrivateLoader:
             self._told = True
             warnings.warn(
                 "collate_fn gives batches of different shapes. Pad to one public length: if the longest record "
-                "decides, it also decides how the norms of all others are bounded, and what a mean over places divides "
-                "by (rule 12)",
+                "decides, it also decides how the norms of all others are bounded, and what a mean over places "
+                "divides by (rule 12)",
                 PrivyPurseWarning,
                 stacklevel=4,
             )
