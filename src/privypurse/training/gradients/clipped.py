@@ -60,10 +60,9 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
     """
     counts = torch.bincount(owner, minlength=units)
     several = torch.nonzero(counts > 1).flatten()
-    found = torch.zeros(units, device=tape.device)
-    if bool((counts == 1).any()):
-        each = _norms(tape, uses)
-        found = found.to(each.dtype).index_copy_(0, owner, each)
+    # Taken even if nobody has one record alone: rules keep what they made for the norm, and the sum is made of that.
+    each = _norms(tape, uses)
+    found = torch.zeros(units, dtype=each.dtype, device=each.device).index_copy_(0, owner, each)
     if not several.numel():
         return found
     rows = torch.nonzero(counts[owner] > 1).flatten()
