@@ -296,7 +296,9 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
             warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded: nothing of it is released
             for size in (_TRIED, 1):  # a draw may be of one
                 plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(size, dtype=np.int64))
-                train(model, optimizer, _made_up_like(dataset[0], size), plan, loss_fn, capture=False, seed=0)
+                records = _made_up_like(dataset[0], size)
+                for forgiving in (False, True):  # one looks at the model, the other is how rounds are trained
+                    train(model, optimizer, records, plan, loss_fn, capture=False, seed=0, forgiving=forgiving)
     except PrivyPurseError:
         raise
     except Exception as error:

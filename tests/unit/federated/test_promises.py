@@ -220,6 +220,14 @@ def test_files_give_what_tensors_give(tmp_path: Path) -> None:
     assert bits(one) == bits(other)
 
 
+def test_a_model_that_rounds_would_refuse_is_refused_before_anything_is_paid(tmp_path: Path) -> None:
+    x, y = records().tensors
+    half = TensorDataset(x.bfloat16(), y)
+    with pytest.raises(pp.InvalidInput, match="float32 or float64"):
+        made(tmp_path, dataset=half, new_model=lambda: nn.Linear(3, 2).bfloat16())
+    assert not (tmp_path / "joined.json").exists()
+
+
 # --- What the mechanism does is what was paid for -----------------------------------------------------
 
 

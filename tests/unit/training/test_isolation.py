@@ -1,5 +1,6 @@
 """Rule 12 from outside: what one person has, does or breaks moves nobody else's contribution."""
 
+import copy
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -93,15 +94,18 @@ def through_the_loop(model: nn.Module, dataset: TensorDataset, plan: Plan) -> Te
 @pytest.mark.parametrize("how", ["train", "forgiving", "make_private"])
 @pytest.mark.parametrize("each", [1, 2])
 def test_how_many_records_somebody_has_moves_nobody_else(how: str, each: int) -> None:
+    torch.manual_seed(0)
+    # What two records add up to in the corners cancels to nothing that could be moved.
+    model = corners() if each == 1 else layers()
     sums = []
     for theirs in (1, 2, 90):
         dataset, person = pictures(30, each, theirs)
         plan = planned(len(dataset), person)
         if how == "make_private":
-            sums.append(through_the_loop(corners(), dataset, plan))
+            sums.append(through_the_loop(copy.deepcopy(model), dataset, plan))
         else:
-            sums.append(total(corners(), dataset, plan, forgiving=how == "forgiving"))
-    assert float(sums[0].norm()) > (20 if each == 1 else 1e-3)  # there is something to move
+            sums.append(total(model, dataset, plan, forgiving=how == "forgiving"))
+    assert float(sums[0].norm()) > 20  # there is something to move
     for other in sums[1:]:
         assert float((sums[0] - other).norm()) <= 1e-4
 

@@ -76,6 +76,28 @@ def test_captured_steps_are_limited_as_the_eager_steps(batch_size: int, physical
         torch.testing.assert_close(one, other, rtol=0.02, atol=1e-3)
 
 
+class Twice(nn.Module):
+    """One layer that is used two times: its norm takes another way, which has to be captured too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.again, self.last = nn.Linear(144, 144), nn.Linear(144, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.again(torch.tanh(self.again(x.flatten(1))))))
+
+
+def test_a_layer_that_is_used_twice_is_captured() -> None:
+    plan, made = planned(steps=5), []
+    for capture in (True, False):
+        model = Twice().cuda()
+        pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), plan, LOSS, seed=5, capture=capture)
+        made.append(model)
+    for one, other in zip(made[0].parameters(), made[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_the_static_shape_comes_from_public_numbers_only() -> None:
     few, many = planned(300, batch_size=40), planned(30_000, batch_size=40)
     assert static_size(few) == static_size(many) >= 40 + 6 * math.sqrt(40)

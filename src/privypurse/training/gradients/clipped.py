@@ -105,7 +105,7 @@ def _squares_of_uses(calls: list[tuple[Call, str]]) -> Tensor:
     chunk = max(1, _MATERIALISED // size)
     pieces = range(0, terms.shape[0], chunk)
     parts = [square_sum(_added(calls, slice(begin, begin + chunk))) for begin in pieces]
-    return _never_too_small(torch.cat(parts), terms, torch.tensor(added))
+    return _never_too_small(torch.cat(parts), terms, added)
 
 
 def _squares_of_units(calls: list[tuple[Call, str]], owner: Tensor, counts: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def _squares_of_units(calls: list[tuple[Call, str]], owner: Tensor, counts: Tens
         sums = torch.zeros((last - unit, size), dtype=full.dtype, device=full.device)
         parts.append(square_sum(sums.index_add_(0, owner[begin:end] - unit, full)))
         begin, unit = end, last
-    return _never_too_small(torch.cat(parts), terms, added * counts)
+    return _never_too_small(torch.cat(parts), terms, (added * counts).to(terms))
 
 
 def _terms(calls: list[tuple[Call, str]]) -> tuple[int, Tensor, int]:
@@ -140,9 +140,9 @@ def _tokens(call: Call) -> int:
     return max(1, call.back[0].numel() // max(1, width))
 
 
-def _never_too_small(squares: Tensor, terms: Tensor, added: Tensor) -> Tensor:
+def _never_too_small(squares: Tensor, terms: Tensor, added: precision.Count) -> Tensor:
     """Where records or uses cancel, the rounding of norm and sum is a share of what they are made of."""
-    return (squares.sqrt() + 2 * precision.rounding(added.to(squares), squares.dtype) * terms).square()
+    return (squares.sqrt() + 2 * precision.rounding(added, squares.dtype) * terms).square()
 
 
 def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:
