@@ -14,7 +14,7 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,8 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -108,6 +106,8 @@ class Mode:
     update: Step
     settle: Step | None = None
     """What has to be done before the gradients can be captured."""
+    reads: Any = None
+    """What a captured graph reads by its address alone: it has to live as long as the graph."""
 
 
 def plain(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
@@ -155,6 +155,7 @@ def captured(made: Callable[[nn.Module, Tensor, Tensor], Mode]) -> Callable[[nn.
         if mode.settle is not None:
             mode.settle()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())  # model, data and sums may still be on their way
         with torch.cuda.stream(side):
             for _ in range(3):
                 mode.gradients()
@@ -162,7 +163,7 @@ def captured(made: Callable[[nn.Module, Tensor, Tensor], Mode]) -> Callable[[nn.
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             mode.gradients()
-        return Mode(graph.replay, mode.update)
+        return Mode(graph.replay, mode.update, reads=mode.gradients)
 
     return make
 
@@ -325,6 +326,40 @@ def sources(repeats: int = 9) -> list[tuple[str, float, str, float]]:
     ]
 
 
+ROW = "{:<12} {:>6} {:<22} {:>9} {:>8} {:>14} {:>8} {:>8} {:>8}"
+COLUMNS = ("model", "batch", "how", "ms", "x plain", "with noise, ms", "x plain", "GB", "x plain")
+
+
+def line(name: str, batch: int, mode: str, got: tuple[float, ...] | str, base: tuple[float, ...] | None) -> str:
+    """One row of the table: the figures, each beside what it is of ``base``, or why there are none."""
+    if isinstance(got, str):
+        return f"{name:<12} {batch:>6} {mode:<22} {got}"
+    figures = (f"{1000 * got[0]:.1f}", f"{1000 * got[1]:.1f}", f"{got[2]:.3f}")
+    ratios = ["" if base is None else f"{mine / max(base[k], 1e-9):.2f}" for k, mine in enumerate(got)]
+    cells = [cell for pair in zip(figures, ratios, strict=True) for cell in pair]
+    return ROW.format(name, batch, mode, *cells)
+
+
+def rows(device: str, repeats: int, only: list[str] | None, without: list[str]) -> Iterator[str]:
+    """The table line by line, each as soon as it is measured."""
+    yield ROW.format(*COLUMNS)
+    for name, batch in CASES[device]:
+        if only and name not in only:
+            continue
+        base: tuple[float, ...] | None = None
+        for mode in MODES[device]:
+            if mode in without:
+                continue
+            try:
+                got = alone(measure, name, batch, mode, device, repeats)[0]
+            except EOFError:
+                got = "the process died; perhaps of too little memory"
+            if mode == "plain" and not isinstance(got, str):
+                base = got
+            yield line(name, batch, mode, got, base)
+        yield ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=list(CASES), default="cpu")
@@ -332,32 +367,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="names of models")
     parser.add_argument("--without", nargs="+", default=[], help="names of modes to leave out")
     options = parser.parse_args()
-    console = Console(width=120)
     where = torch.cuda.get_device_name() if options.device == "cuda" else f"{os.cpu_count()} cores"
-    console.print(f"Python {platform.python_version()}, torch {torch.__version__}, {where}", highlight=False)
-    table = Table("model", "batch", "how", "ms", "x plain", "with noise and optimizer", "x plain", "GB", "x plain")
-    for column in table.columns[3:]:
-        column.justify = "right"
-    for name, batch in CASES[options.device]:
-        if options.only and name not in options.only:
-            continue
-        base: tuple[float, ...] | None = None
-        for mode in MODES[options.device]:
-            if mode in options.without:
-                continue
-            got = alone(measure, name, batch, mode, options.device, options.repeats)[0]
-            if isinstance(got, str):
-                table.add_row(name, str(batch), mode, got)
-                continue
-            base = base or got
-            ratios = [f"{mine / max(plain, 1e-9):.2f}" for mine, plain in zip(got, base, strict=True)]
-            figures = (f"{1000 * got[0]:.1f}", f"{1000 * got[1]:.1f}", f"{got[2]:.3f}")
-            cells = [cell for pair in zip(figures, ratios, strict=True) for cell in pair]
-            table.add_row(name, str(batch), mode, *cells)
-        table.add_section()
-    console.print(table)
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, {where}", flush=True)
+    for row in rows(options.device, options.repeats, options.only, options.without):
+        print(row, flush=True)  # at once, into a file too
     for what, ours_ms, beside, theirs_ms in alone(sources)[0]:
-        console.print(f"{what}: {ours_ms:.2f} ms; {beside}: {theirs_ms:.2f} ms", highlight=False)
+        print(f"{what}: {ours_ms:.2f} ms; {beside}: {theirs_ms:.2f} ms", flush=True)
 
 
 if __name__ == "__main__":
