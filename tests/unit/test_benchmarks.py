@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-
 from benchmarks import training
+from torch import Tensor, nn
 
 
 def test_each_row_comes_before_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
