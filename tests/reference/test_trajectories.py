@@ -252,6 +252,29 @@ def test_losses_above_a_narrow_window_are_added(length):
     assert curve[0] + rounding + spectra.lost[0] < true[0]
 
 
+@pytest.mark.parametrize(
+    ("rate", "sigma", "count", "delta"),
+    [(1e-3, 0.3, 10, 1e-3), (0.01, 0.5, 1, 1e-3), (1.0, 1.0, 1000, 1e-3)],
+)
+def test_a_window_that_was_planned_too_short_is_still_an_upper_bound(monkeypatch, rate, sigma, count, delta):
+    """An eighth of the window: much of the loss lies above it, and what Chernoff says of that is in the answer."""
+    below = peer([count], rate, [sigma], delta, pessimistic=False)
+    planned = trajectories._plan
+
+    def shortened(*arguments):
+        total, window, *others = planned(*arguments)
+        return total, window / 8, *others
+
+    def found():
+        return float(trajectories.epsilons(np.array([[count]]), rate, np.array([sigma]), delta)[0])
+
+    monkeypatch.setattr(trajectories, "_plan", shortened)
+    assert found() >= below
+    # The broken twin: the tail is not added.
+    monkeypatch.setattr(trajectories._Spectra, "above", lambda self, counts: np.zeros(counts.shape[0]))
+    assert found() < below
+
+
 @pytest.mark.parametrize("count", [1, 3, 30])
 def test_frequencies_that_are_left_out_are_bounded(count):
     spectra = spectra_of(2.0, 0.3, 1 / 64, 4096)

@@ -94,6 +94,7 @@ def _run(
     rows = []
     for index, silo in enumerate(federation.silos):
         client = new_client(data, preferences, index, offer, folder, seed, terms.adversary)
+        client.held(terms.rounds)  # nobody tells a client on Flower of rounds that it is not asked for
         granted = silos.granted_in(federation, preferences, 0 if seed is None else seed)[index]
         rows.append(row_of(silo.name, client, granted, silos.accuracy(model, silo.train)))
         client.close()
