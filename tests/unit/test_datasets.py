@@ -14,6 +14,7 @@ from privypurse import datasets
 
 HAS_MNIST = all((datasets.folder() / name / "raw").is_dir() for name in ("MNIST", "FashionMNIST"))
 HAS_CIFAR10 = (datasets.folder() / "cifar10").is_dir()
+HAS_SVHN_REBUILT = (datasets.folder() / "svhn" / "train_8.webp").is_file()
 HAS_HEART_DISEASE = (datasets.folder() / "heart_disease").is_dir()
 
 
@@ -136,6 +137,35 @@ def test_svhn_accepts_the_published_files_only(house_numbers, empty_folder) -> N
     (empty_folder / "svhn" / "test_32x32.mat").unlink()
     with pytest.raises(pp.InvalidInput, match=r"test_32x32.mat is not there.*PRIVYPURSE_DATA"):
         datasets.svhn(house_numbers[2])
+
+
+@pytest.mark.skipif(not HAS_SVHN_REBUILT, reason="SVHN, rebuilt, is not in $PRIVYPURSE_DATA")
+def test_rebuilt_svhn_has_the_published_order_and_counts() -> None:
+    images = datasets.svhn_rebuilt()
+    assert images.train_images.shape == (73_257, 32, 32, 3)
+    assert images.test_images.shape == (26_032, 32, 32, 3)
+    # Class counts as Netzer et al. (2011) published them, digit 0 first.
+    train = [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659]
+    test = [1744, 5099, 4149, 2882, 2523, 2384, 1977, 2019, 1660, 1595]
+    assert np.bincount(images.train_labels).tolist() == train
+    assert np.bincount(images.test_labels).tolist() == test
+    # The mean and deviation by which the literature normalises the published crops.
+    some = images.train_images[::7] / 255
+    assert some.mean() == pytest.approx(0.4514, abs=0.01)
+    assert some.std() == pytest.approx(0.1987, abs=0.01)
+    # Cut rightly, neighbouring pixels are alike; a sheet cut wrongly has seams inside its images.
+    step = np.abs(np.diff(images.train_images[-2_000:].astype(float), axis=2)).mean((0, 1, 3))
+    assert step.max() < 1.3 * step.mean()
+
+
+def test_rebuilt_svhn_absent_or_altered(empty_folder) -> None:
+    with pytest.raises(pp.InvalidInput, match=r"train_1.webp is not there.*train_8.webp.*PRIVYPURSE_DATA"):
+        datasets.svhn_rebuilt()
+    image = pytest.importorskip("PIL.Image", reason="Pillow (extra images) is not installed")
+    (empty_folder / "svhn").mkdir()
+    image.new("RGB", (3200, 3200)).save(empty_folder / "svhn" / "train_1.webp", lossless=True)
+    with pytest.raises(pp.InvalidInput, match="not the canonical file of SVHN, rebuilt: its checksum differs"):
+        datasets.svhn_rebuilt()
 
 
 # ------------------------------------------------------------------------------------------------- Heart Disease

@@ -6,6 +6,17 @@ from privypurse.datasets.hospitals import Hospital, heart_disease
 from privypurse.datasets.idx import mnist
 from privypurse.datasets.images import Images
 from privypurse.datasets.matlab import svhn
-from privypurse.datasets.sheets import cifar10
+from privypurse.datasets.sheets import cifar10, svhn_rebuilt
 
-__all__ = ["Adult", "Hospital", "Images", "adult", "cifar10", "folder", "heart_disease", "mnist", "svhn"]
+__all__ = [
+    "Adult",
+    "Hospital",
+    "Images",
+    "adult",
+    "cifar10",
+    "folder",
+    "heart_disease",
+    "mnist",
+    "svhn",
+    "svhn_rebuilt",
+]
