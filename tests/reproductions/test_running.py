@@ -1,0 +1,112 @@
+"""A whole table at a tiny size, broken off and gone on with, and the headline built from its file."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privypurse.errors import InvalidInput
+from reproductions import data, features, report, results, specs
+from reproductions.__main__ import main
+from reproductions.running import Where, run
+
+pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+
+RAW = """
+title = "Tiny"
+about = ""
+data = "mnist"
+delta = 1e-3
+seeds = 2
+methods = ["uniform", "exclude", "exclude@2", "sample", "scale", "none"]
+paper = { "Somebody" = 50.0 }
+budgets = { kind = "levels", epsilon = [1.0, 2.0], shares = [0.5, 0.5] }
+settings = { network = "linear", steps = 3, batch_size = 20, decays = [0.0, 0.9] }
+
+[choice]
+lead = "sample"
+validation = 40
+seeds = [1000]
+
+[[choice.stages]]
+grid = { walk = [0.05, 0.5] }
+
+[[choice.stages]]
+methods = ["uniform", "exclude", "exclude@2", "scale", "none"]
+grid = {}
+"""
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """A table's file, and images and features that need no files and no kymatio."""
+    random = np.random.default_rng(0)
+
+    def part(n: int) -> data.Part:
+        labels = np.arange(n) % 10
+        images = (random.integers(0, 100, (n, 1, 28, 28)) + 15 * labels[:, None, None, None]).astype(np.uint8)
+        return data.Part(images, labels)
+
+    whole = {"train": part(140), "test": part(30)}
+    monkeypatch.setattr(data, "parts", lambda name: whole)
+
+    def pooled(images, view, device):
+        small = images.reshape(len(images), -1, 7, 4, 7, 4).mean((3, 5)) / 255
+        return np.repeat(small, 27, axis=1).astype(np.float32)
+
+    monkeypatch.setattr(features, "scattered", pooled)
+    (tmp_path / "tiny.toml").write_text(RAW)
+    monkeypatch.setattr(specs, "TABLES", tmp_path)
+    monkeypatch.setattr(specs.load, "__defaults__", (tmp_path,))
+    return tmp_path
+
+
+def test_a_table_from_file_to_headline(tables, capsys) -> None:
+    where, out = ["--device", "cpu", "--features", str(tables / "features")], tables / "results"
+    command = ["--results", str(out), "run", "tiny", *where]
+    assert main([*command, "--minutes", "0"]) == 3  # one training, then the time is over
+    path = out / "tiny.jsonl"
+    assert len(results.read(path)) == 1
+    assert main(command) == 0
+    lines = results.read(path)
+    # Three walks for Sample, one score for each of the others; then every row with every seed.
+    assert [line["purpose"] for line in lines] == ["choice"] * 8 + ["final"] * 12
+    assert all(set(line["versions"]) >= {"privypurse", "torch", "device"} for line in lines)
+    assert {line["records"] for line in lines} == {100, 140}
+    assert main(command) == 0
+    assert len(results.read(path)) == len(lines)  # nothing twice
+
+    assert main(["--results", str(out), "check"]) == 1  # not built yet
+    assert main(["--results", str(out), "table"]) == 0
+    assert main(["--results", str(out), "check"]) == 0
+    text = (out / "headline.md").read_text()
+    assert "| Tiny | 50.00 (Somebody) |" in text
+    (out / "headline.md").write_text(text.replace("50.00", "50.01"))
+    assert main(["--results", str(out), "check"]) == 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
+    assert main(["--results", str(out), "check"]) == 2
+    assert "no result for none, seed 1" in capsys.readouterr().err
+
+
+def test_a_line_that_was_cut_off_is_trained_again(tables) -> None:
+    spec = specs.load("tiny", tables)
+    where = Where(tables / "features", tables / "results", "cpu")
+    assert run(spec, where)
+    path = results.path_of(spec, where.results)
+    whole = path.read_text()
+    path.write_text(whole[:-40])
+    assert run(spec, where)
+    strip = [{**line, "wall": 0, "seconds": 0} for line in results.read(path)]
+    assert strip == [{**json.loads(text), "wall": 0, "seconds": 0} for text in whole.splitlines()]
+
+
+def test_the_interval_is_that_of_paired_differences() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1, 1, 5), rng.normal(0, 1, 5)
+    mean, low, high = report.interval(a - b)
+    expected = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+    assert mean == pytest.approx((a - b).mean())
+    with pytest.raises(InvalidInput, match="at least two seeds"):
+        report.interval(np.array([1.0]))
