@@ -61,7 +61,7 @@ def test_noise_alone_walks_as_far_as_asked(momentum: float) -> None:
 
 def test_averages_are_those_of_the_weights_after_each_step() -> None:
     model = torch.nn.Linear(2, 1, bias=False)
-    expected = float(model.weight[0, 0])
+    expected = float(model.weight.detach()[0, 0])
     averages = Averages(model, [0.0, 0.5])
     for step in range(1, 31):
         with torch.no_grad():
