@@ -391,3 +391,14 @@ def test_published_rounds_say_that_nothing_is_promised_and_give_no_releases() ->
         published([0.5], Sampling(), epochs=2, batch_size=20, rng=np.random.default_rng(0))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="epochs"):
         published(budgets, Sampling(), epochs=float("nan"), batch_size=20, rng=np.random.default_rng(0))
+
+
+def test_what_only_one_world_can_show_counts_at_every_epsilon() -> None:
+    """A ratio of e with probability 0.1 under Q, and 0.01 of P where Q is never: δ(ε) = 0.1·(e - e^ε) + 0.01."""
+    alone = 0.01
+    rest = (1 - alone - 0.1 * math.e) / 0.9
+    ratio = luck._Ratio(np.array([math.log(rest), 1.0]), np.array([0.9, 0.1]), alone)
+    for epsilon in (0.3, 0.5, 0.9):
+        delta = 0.1 * (math.e - math.exp(epsilon)) + alone
+        assert epsilon <= ratio.epsilon(delta) <= epsilon + 1e-6
+    assert ratio.epsilon(alone / 2) == math.inf

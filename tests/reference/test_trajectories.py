@@ -275,6 +275,41 @@ def test_a_window_that_was_planned_too_short_is_still_an_upper_bound(monkeypatch
     assert found() < below
 
 
+@pytest.mark.parametrize(("sigma", "count", "delta"), [(50.0, 1, 1e-3), (20.0, 100, 1e-2), (1.0, 1, 1e-2)])
+def test_what_left_out_frequencies_may_hide_is_in_the_answer(monkeypatch, sigma, count, delta):
+    """Nine tenths of δ may be left out: still an upper bound, since δ is read off what is left of it."""
+    exact = float(gdp.epsilon(math.sqrt(count) / sigma, delta))
+
+    def found():
+        return float(trajectories.epsilons(np.array([[count]]), 1.0, np.array([sigma]), delta)[0])
+
+    monkeypatch.setattr(trajectories, "_OMITTED", 0.9)
+    monkeypatch.setattr(trajectories, "_TOO_LOOSE", 1.0)
+    assert found() >= exact
+    # The broken twin: frequencies are left out and nothing is added for them.
+    cut = trajectories._Spectra.cut
+    monkeypatch.setattr(trajectories._Spectra, "cut", lambda *some: (cut(*some)[0], np.zeros(some[1].shape[0])))
+    assert found() < exact
+
+
+def test_losses_that_are_infinite_are_in_the_answer(monkeypatch):
+    """Each step tells everything with probability 5e-8: of δ = 1e-5 a half is gone after 100 of them."""
+    told, sigma, count, delta = 5e-8, 20.0, 100, 1e-5
+    honest = loss_distribution.sampled_gaussian
+
+    def telling(*arguments):
+        return tuple(
+            replace(one, mass=one.mass * (1 - told), infinity=one.infinity + told) for one in honest(*arguments)
+        )
+
+    monkeypatch.setattr(loss_distribution, "sampled_gaussian", telling)
+    ours = float(trajectories.epsilons(np.array([[count]]), 1.0, np.array([sigma]), delta)[0])
+    lost = -math.expm1(count * math.log1p(-told))
+    exact, without = (float(gdp.epsilon(math.sqrt(count) / sigma, d)) for d in ((delta - lost) / (1 - lost), delta))
+    assert exact <= ours <= exact * 1.003
+    assert without < 0.97 * exact
+
+
 @pytest.mark.parametrize("count", [1, 3, 30])
 def test_frequencies_that_are_left_out_are_bounded(count):
     spectra = spectra_of(2.0, 0.3, 1 / 64, 4096)

@@ -471,3 +471,14 @@ def test_a_round_does_not_tell_how_many_were_drawn() -> None:
     made = pp.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=10, accountant="rdp")
     texts = {made.round_plan(0, np.arange(40) < drawn).summary() for drawn in (3, 17, 40)}
     assert len(texts) == 1
+
+
+def test_noise_is_solved_at_the_delta_of_those_who_are_in_every_round():
+    """The most generous in ε hold the smallest δ: they belong into every round for sure, at their own δ."""
+    epsilon = np.repeat([1.0, 2.0, 3.0], 300)
+    schedule = made(epsilon, epochs=20, batch_size=100, delta=np.repeat([1e-3, 1e-3, 1e-7], 300))
+    most = int(np.argmax(schedule.epsilon))
+    assert len(schedule.rounds) > 1
+    assert schedule.delta[most] == 1e-7
+    assert all(one.chance[most] == 1 for one in schedule.rounds)
+    assert 0.99 * 3 < schedule.spent_by_level()[most] <= 3
