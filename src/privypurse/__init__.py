@@ -46,6 +46,10 @@ def __getattr__(name: str) -> Any:
         raise ImportError(f"privypurse.{name} needs {error.name}: pip install 'privypurse[training]'") from error
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_TRAINING})
+
+
 __all__ = [
     "Analyst",
     "Budgets",

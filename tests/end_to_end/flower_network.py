@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from privypurse._storage import read_held
+
 APP = Path(__file__).parents[2] / "examples" / "federated"
 BIN = Path(sys.executable).parent
 
@@ -85,8 +87,8 @@ class Network:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def book(self, silo: int) -> dict[str, list[int]]:
-        path = self.folder / "books" / str(silo) / "joined.json"
-        content: dict[str, list[int]] = json.loads(path.read_text()) if path.exists() else {"begun": []}
+        path = self.folder / "books" / str(silo) / "book"
+        content: dict[str, list[int]] = json.loads(read_held(path)) if path.exists() else {"begun": []}
         return content
 
     def answers(self, silo: int) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from privypurse import cli, datasets
+from privypurse._storage import read_held
 from privypurse.errors import InvalidInput
 from privypurse.federated import engine, silos, simulation, trials
 from privypurse.federated.terms import Offer, Terms
@@ -115,10 +116,7 @@ TERMS = Terms(
 
 
 def books(folder: Path) -> dict[str, Any]:
-    return {
-        path.parent.name: json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("*/joined.json"))
-    }
+    return {path.parent.name: json.loads(read_held(path)) for path in sorted(folder.glob("*/book"))}
 
 
 def test_on_flower_the_rounds_are_the_same(tmp_path: Path) -> None:

@@ -179,3 +179,10 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_the_check_of_what_is_loaded_can_fail():
     assert "pandas" in loaded_by("import privypurse, pandas")
+
+
+def test_what_is_loaded_late_is_listed_too():
+    """Without loading it."""
+    code = "import sys, privypurse as pp; print(set(pp.__all__) <= set(dir(pp)), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import privypurse as pp
+from privypurse._storage import read_held
 from privypurse.pursefile import PurseFile, fingerprint_arrays
 
 MINE = {"data set": "a" * 64, "list of budgets": "b" * 64}
@@ -57,7 +58,7 @@ def test_one_holder_at_a_time_also_after_a_write(tmp_path: Path) -> None:
                 PurseFile(tmp_path / "link", MINE)
             other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
             assert "somebody else holds" in other.stderr
-            file.write(spent=np.zeros(2))  # replaces the file: a lock on it would be gone
+            file.write(spent=np.zeros(2))  # a file that was replaced would take the lock with it
     assert held(path) is not None
 
 
@@ -79,8 +80,11 @@ def test_damage_is_refused_wherever_it_is(tmp_path: Path) -> None:
     with PurseFile(path, MINE) as file:
         file.write(spent=np.arange(4.0))
     whole = path.read_bytes()
-    places = np.random.default_rng(1).choice(len(whole), 60, replace=False)
-    cut = [whole[:length] for length in (0, 5, 30, 90, 91, 200, len(whole) - 1)]
+    content = read_held(path)
+    begins = whole.index(content)  # what lies between is what was there before, and says nothing
+    live = np.concatenate([np.arange(512), begins + np.arange(len(content))])
+    places = np.random.default_rng(1).choice(live, 90, replace=False)
+    cut = [whole[:length] for length in (0, 5, 30, 90, 91, 200, 512, begins, begins + len(content) - 1)]
     flipped = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in places]
     for bad in (*cut, *flipped, b"name,age\nanna,30\n"):
         path.write_bytes(bad)
@@ -89,7 +93,7 @@ def test_damage_is_refused_wherever_it_is(tmp_path: Path) -> None:
         assert path.read_bytes() == bad
 
 
-@pytest.mark.parametrize("call", ["os.replace", "os.fsync", "numpy.savez"])
+@pytest.mark.parametrize("call", ["os.pwrite", "os.fsync", "numpy.savez"])
 def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "purses"
 
@@ -102,29 +106,50 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
             patch.setattr(call, fails)
             with pytest.raises(OSError, match="disk full"):
                 file.write(spent=np.zeros(3))
-        assert not (tmp_path / "purses.new").exists()
     again = held(path)
     assert again is not None
     assert again["spent"].tolist() == [1, 1, 1]
 
 
-def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["pwrite", "fsync"])
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path, call: str, which: int) -> None:
+    """Killed before each system call of a write: content, then what says that it is valid."""
     path = tmp_path / "purses"
     code = (
         "import os, numpy as np\n"
         "from privypurse.pursefile import PurseFile\n"
         f"file = PurseFile({str(path)!r}, {MINE!r})\n"
         "file.write(spent=np.ones(3))\n"
-        "os.replace = lambda *_: os.kill(os.getpid(), 9)\n"
-        "file.write(spent=np.zeros(3))\n"
+        f"real, calls = os.{call}, []\n"
+        "def dies(*given):\n"
+        "    calls.append(1)\n"
+        f"    return real(*given) if len(calls) < {which} else os.kill(os.getpid(), 9)\n"
+        f"os.{call} = dies\n"
+        "file.write(spent=np.full(3, 2.0))\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    assert (tmp_path / "purses.new").exists()
     with PurseFile(path, MINE) as file:
         assert file.arrays is not None
-        assert file.arrays["spent"].tolist() == [1, 1, 1]
-        file.write(spent=np.full(3, 2.0))  # what was left lying about does not hinder
-    assert not (tmp_path / "purses.new").exists()
+        # Before the last call everything is written, and only a power failure could undo it.
+        assert file.arrays["spent"].tolist() == [2.0 if (call, which) == ("fsync", 2) else 1.0] * 3
+        file.write(spent=np.full(3, 3.0))
+    again = held(path)
+    assert again is not None
+    assert again["spent"].tolist() == [3, 3, 3]
+
+
+def test_the_file_stays_small_and_holds_what_was_last_written(tmp_path: Path) -> None:
+    path = tmp_path / "purses"
+    generator = np.random.default_rng(0)
+    with PurseFile(path, MINE) as file:
+        for size in [*generator.integers(1, 40_000, 60).tolist(), *[5_000] * 10]:
+            last = generator.random(size)
+            file.write(spent=last)
+    again = held(path)
+    assert again is not None
+    assert again["spent"].tobytes() == last.tobytes()
+    assert path.stat().st_size < 4 * 8 * 40_000
 
 
 def test_closed_files_and_forked_processes_do_not_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ next release may depend on all earlier outputs, for three currencies:
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -140,7 +141,8 @@ class Filter:
     """Everyone's purse in one currency, and what was taken out of it.
 
     Guarantee: whatever was asked and however it was chosen, nobody's costs add up to more than their (ε, δ) holds in
-    the filter's currency; a charge that would is refused whole, before anything is released.
+    the filter's currency; a charge that would is refused whole, before anything is released. Check and charge are one
+    step under ``lock``, whichever thread asks; who checks first and charges later holds it meanwhile.
 
     What is left, and whose purse is empty, is sensitive (rule 6).
     """
@@ -159,7 +161,11 @@ class Filter:
         if not ((eps >= 0) & np.isfinite(eps) & (dlt > 0) & (dlt < 1)).all():
             raise InvalidInput("a filter needs ε ≥ 0 and δ in (0, 1) for everyone")
         self.total = frozen(currency.purse(eps, dlt) * _SUMMING)
+        self.lock = threading.RLock()
         self.spent = np.zeros(self.total.shape)
+
+    def __getstate__(self) -> dict[str, object]:
+        raise PrivyPurseError("a filter cannot be copied or pickled: its purses would be spent twice")
 
     @property
     def left(self) -> FloatArray:
@@ -174,17 +180,19 @@ class Filter:
         each = np.broadcast_to(np.asarray(cost, dtype=np.float64), self.total.shape)
         if not (each >= 0).all():
             raise InvalidInput("a cost must be a number from 0 on")
-        after = self.spent + each
-        if (after > self.total).any():
-            raise PrivyPurseError("a charge would overdraw a purse; ask affords() first")
-        self.spent = after
+        with self.lock:
+            after = self.spent + each
+            if (after > self.total).any():
+                raise PrivyPurseError("a charge would overdraw a purse; ask affords() first")
+            self.spent = after
 
     def restore(self, spent: FloatArray) -> None:
         """Go on from what was spent before. Purses never fill up again."""
         before = np.asarray(spent, dtype=np.float64)
         if before.shape != self.total.shape or not ((before >= 0) & (before <= self.total)).all():
             raise InvalidInput("what was spent before does not fit these purses")
-        self.spent = np.maximum(self.spent, before)
+        with self.lock:
+            self.spent = np.maximum(self.spent, before)
 
 
 def _zcdp_within(epsilon: FloatArray, delta: FloatArray) -> FloatArray:

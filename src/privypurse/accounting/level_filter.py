@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from privypurse.accounting import sampled_gaussian
@@ -21,7 +23,8 @@ class LevelFilter:
 
     Guarantee: if steps are taken as `schedule` allows, and each is clipped to the level that it is charged at, then
     nobody's sum at their own order exceeds what their (ε, δ) holds, whatever levels came about. Fixed steps that are
-    charged without asking may exceed it; then nothing is allowed any more.
+    charged without asking may exceed it; then nothing is allowed any more. Who asks and charges while other threads
+    may do the same holds ``lock`` meanwhile.
     """
 
     def __init__(
@@ -53,6 +56,15 @@ class LevelFilter:
         self.total = renyi_purse(self.order, epsilon, delta) * _SUMMING
         self.reserve = np.zeros(rate.size)
         self.spent = np.zeros(level_of.size)
+        self.lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """A copy, to be read later, has a lock of its own."""
+        self.__dict__.update(state)
+        self.lock = threading.RLock()
 
     def set_aside(self, reserve: FloatArray) -> None:
         """Keep this much (for each plan level) of every purse for questions: steps cannot use it.
@@ -84,7 +96,8 @@ class LevelFilter:
 
     def charge(self, level: AnyArray, steps: IntArray | int, who: IntArray | slice = slice(None)) -> None:
         """Take ``steps`` at these levels out of the purses (of everyone, or of ``who``)."""
-        self.spent[who] += self._cost_of(level, who) * steps
+        with self.lock:  # two threads that add to the same number would lose one of the sums
+            self.spent[who] += self._cost_of(level, who) * steps
 
     def _cost_of(self, level: AnyArray, who: IntArray | slice = slice(None)) -> FloatArray:
         return self.cost.ravel().take(self._row_of[who] + level)

@@ -27,6 +27,7 @@ _RELATIVE_STEP = 0.05  # of a step's loss deviation: costs about 0.03 % of ε
 _MOST_POINTS = 60_000  # of one step's distribution
 _MOST_COMPOSED = 2**21  # about, of a composed one
 _WIDEST = 0.01
+_LEAST_SPREAD = 1e-30
 _ROUND_UP = 1 + 1e-12
 _WORTH_MORE_DIGITS = 1e-3  # of δ: arithmetic may lose that much before it is done again in long double
 
@@ -106,9 +107,12 @@ def discretisation(release: Release) -> float:
 
 
 def _finest(spreads: list[float], weights: list[float]) -> float:
-    """The widest step that adds no more variance, in all, than a twentieth of the deviation would to equal losses."""
-    step = min(min(_RELATIVE_STEP * spread, _WIDEST) for spread in spreads)
-    spread, weight = np.array(spreads), np.array(weights)
+    """The widest step that adds no more variance, in all, than a twentieth of the deviation would to equal losses.
+
+    A deviation too small for a float would never let the search end: it counts as `_LEAST_SPREAD`.
+    """
+    spread, weight = np.maximum(spreads, _LEAST_SPREAD), np.array(weights)
+    step = float(min(_RELATIVE_STEP * spread.min(), _WIDEST))
     allowed = _RELATIVE_STEP**2 / 4 * float(weight @ spread**2)
     while 1.25 * step <= _WIDEST and weight @ np.minimum((1.25 * step) ** 2 / 4, 1.25 * step * spread) <= allowed:
         step *= 1.25

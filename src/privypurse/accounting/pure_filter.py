@@ -41,12 +41,13 @@ class PureDPFilter:
 
     def charge(self, next_epsilon: float) -> None:
         """Pay for a step of this ε before it is made, or raise and pay nothing."""
-        if not self.continues(next_epsilon):
-            raise PrivyPurseError(
-                f"a step of ε = {next_epsilon:g} would overdraw the purse, which holds steps up to "
-                f"ε = {math.sqrt(2 * self.left):.4g}; ask continues() first"
-            )
-        self._filter.charge(self._cost(next_epsilon))
+        with self._filter.lock:
+            if not self.continues(next_epsilon):
+                raise PrivyPurseError(
+                    f"a step of ε = {next_epsilon:g} would overdraw the purse, which holds steps up to "
+                    f"ε = {math.sqrt(2 * self.left):.4g}; ask continues() first"
+                )
+            self._filter.charge(self._cost(next_epsilon))
 
     def _cost(self, epsilon: float) -> np.ndarray:
         if not (math.isfinite(epsilon) and epsilon >= 0):

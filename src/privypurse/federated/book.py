@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from privypurse._storage import HeldFile, make_folder, replace_file, replace_text
 from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
-from privypurse.pursefile import synchronise_folder
 
 Update = dict[str, AnyArray]
-_FILE = "joined.json"
+_FILE = "book"
 
 
 class Book:
@@ -22,57 +22,45 @@ class Book:
 
     Guarantee: a round is counted on disk before its first step, and the count never goes back; a second request for
     an answered round gets the same answer, bit for bit, or none at all if it comes with other parameters. A round
-    that was begun and never answered (a crash) stays paid for; answering it anew is paid for again.
+    that was begun and never answered (a crash) stays paid for; answering it anew is paid for again. One client holds
+    it at a time: the lock lies on the book itself (see `HeldFile`).
     """
 
     def __init__(self, folder: Path, terms: str, records: str) -> None:
         """``terms`` and ``records`` are fingerprints: a book belongs to one set of terms and one data set."""
         self.folder = folder
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            synchronise_folder(folder.parent)
-            self._lock: int | None = self._locked()
-            self._process = os.getpid()
+            make_folder(folder)
+            self._refuse_remains()
+            fresh: dict[str, Any] = {"terms": terms, "records": records, "begun": [], "seen": 0, "from": {}}
+            busy = f"{folder} is in use by another client; give each its own folder"
+            self._file = HeldFile(folder / _FILE, "book", _bytes(fresh), busy)
         except OSError as error:
             raise InvalidInput(f"{folder} cannot hold a book: {error}") from None
+        self._process, self._closed = os.getpid(), False
         try:
-            self._content = self._opened(terms, records)
+            self._content: dict[str, Any] = json.loads(self._file.content)
+            self._refuse_another(terms, records)
         except BaseException:
             self.close()
             raise
 
-    def _opened(self, terms: str, records: str) -> dict[str, Any]:
-        path = self.folder / _FILE
-        if not path.exists():
-            if any(self.folder.glob("answer-*")):
-                raise InvalidInput(f"{path} is missing beside answers; what was spent is not known any more")
-            fresh: dict[str, Any] = {"terms": terms, "records": records, "begun": [], "seen": 0, "from": {}}
-            self.write(_FILE, fresh)
-            return fresh
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            kept = {name: content[name] for name in ("terms", "records", "begun", "seen", "from")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidInput(f"{path} is damaged ({error!r}); what was spent is not known any more") from None
+    def _refuse_remains(self) -> None:
+        """What a book leaves behind if it is taken away; it is written first, so without it there is nothing."""
+        if self.folder.is_dir() and not (self.folder / _FILE).exists():
+            remains = [*self.folder.glob("answer-*"), *self.folder.glob("offer.json")]
+            if remains:
+                raise InvalidInput(
+                    f"{self.folder / _FILE} is missing beside {remains[0].name}; what was spent is not known any "
+                    "more. Put it back, or take another folder and mind that everybody's ε is spent again"
+                )
+
+    def _refuse_another(self, terms: str, records: str) -> None:
         for name, wanted in (("terms", terms), ("records", records)):
-            if kept[name] != wanted:
+            if self._content[name] != wanted:
                 what = name if name == "terms" else "records or budgets"
-                mind = ", and mind that everybody's ε is spent again" if kept["begun"] else ""
-                raise InvalidInput(f"{path} was begun with other {what}; take another folder{mind}")
-        return kept
-
-    def _locked(self) -> int:
-        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # pragma: no cover - not on this system
-            pass
-        except OSError:
-            os.close(handle)
-            raise InvalidInput(f"{self.folder} is in use by another client; give each its own folder") from None
-        return handle
+                mind = ", and mind that everybody's ε is spent again" if self._content["begun"] else ""
+                raise InvalidInput(f"{self.folder / _FILE} was begun with other {what}; take another folder{mind}")
 
     @property
     def joined(self) -> int:
@@ -109,43 +97,36 @@ class Book:
         """The server has come to that round, whoever joins it."""
         self._require_open()
         self._content["seen"] = max(self.seen, number)
-        self.write(_FILE, self._content)
+        self._write()
+
+    @property
+    def rates(self) -> Any:
+        """What was kept by `keep_rates`; None if nothing was. It belongs to what the book belongs to."""
+        return self._content.get("rates")
+
+    def keep_rates(self, rates: Any) -> None:
+        """Keep what was certified, since a client may be made for each message."""
+        self._require_open()
+        self._content["rates"] = rates
+        self._write()
 
     def keep(self, number: int, update: Update) -> None:
         """Keep an answer before it is sent."""
         self._require_open()
-        fresh = self.folder / "answer.new"
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **update)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self._answer(number))
-        synchronise_folder(self.folder)
+        replace_file(self._answer(number), lambda file: np.savez(file, **update))  # type: ignore[arg-type]
+
+    def keep_offer(self, offer: Any) -> None:
+        """Write the offer beside the book, so that the account can be read later."""
+        replace_text(self.folder / "offer.json", json.dumps(offer))
 
     def _answer(self, number: int) -> Path:
         return self.folder / f"answer-{number}.npz"
 
-    def read(self, name: str) -> Any:
-        """A file of the folder that `write` wrote; None if there is none that can be read."""
-        try:
-            return json.loads((self.folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-
-    def write(self, name: str, content: Any) -> None:
-        """Write a file of the folder as JSON, whole or not at all."""
-        fresh = self.folder / f"{name}.new"
-        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(content))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self.folder / name)
-        synchronise_folder(self.folder)
+    def _write(self) -> None:
+        self._file.write(_bytes(self._content))
 
     def _require_open(self) -> None:
-        if self._lock is None:
+        if self._closed:
             raise InvalidInput("this client was closed; make another on the same folder")
         if self._process != os.getpid():
             # A fork inherits lock and count, and would count on its own.
@@ -153,6 +134,9 @@ class Book:
 
     def close(self) -> None:
         """Let go of the folder. Twice does no harm."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._closed = True
+        self._file.close()
+
+
+def _bytes(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode("ascii")

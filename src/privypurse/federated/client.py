@@ -30,7 +30,6 @@ from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train
 from privypurse.version import __version__
 
-_RATES = "rates.json"
 _TRIED = 4  # made-up records that a model is tried on
 
 
@@ -110,7 +109,7 @@ class Client:
         content = fingerprint(dataset) if tensors else f"{len(dataset)} files"  # type: ignore[arg-type]
         self._book = Book(Path(folder), offer.digest, content + _digest(budgets))
         try:
-            self._book.write("offer.json", offer.to_json())
+            self._book.keep_offer(offer.to_json())
             self._plan, self._sitting_out = _local_plan(budgets, offer, self._book)
         except BaseException:
             self._book.close()
@@ -218,26 +217,29 @@ def _local_plan(budgets: Budgets, offer: Offer, book: Book) -> tuple[Plan, int]:
     strict = budgets.delta[first] < terms.delta
     levels, level_of = np.unique(np.stack([promised, strict]), axis=1, return_inverse=True)
     epsilon, out = levels[0], levels[1] > 0
-    kept = book.read(_RATES)  # certifying a thousand levels takes seconds, and a client is made for each message
-    same = {"version": __version__, "epsilon": epsilon.tolist(), "out": out.tolist()}
-    if isinstance(kept, dict) and {name: kept.get(name) for name in same} == same and "rate" in kept:
+    kept = book.rates  # certifying a table takes seconds, and a client is made for each message
+    if kept is not None and kept["version"] == __version__:
         rate = np.array(kept["rate"], dtype=np.float64)
     else:
         rate = np.where(out, 0.0, _affordable(offer, epsilon))
-        book.write(_RATES, {**same, "rate": rate.tolist()})
+        book.keep_rates({"version": __version__, "rate": rate.tolist()})
     plan = _plan(terms, epsilon, rate, level_of.ravel(), None if budgets.person is None else budgets.owner)
     return plan, int((rate[plan.level_of] == 0).sum())
 
 
 def _affordable(offer: Offer, epsilon: FloatArray) -> FloatArray:
-    """The rate that the table gives each ε, or 0 where it would cost more than that, or more than can be told."""
-    rate = np.minimum(offer.table.within(epsilon), 1.0)
-    values, place = np.unique(rate, return_inverse=True)
+    """The rate that the table gives each ε, or 0 where it would cost more than that, or more than can be told.
+
+    The whole table is certified, whoever is here: the server chose it, and a row that takes long, or fails, would
+    tell whether somebody's ε falls on it.
+    """
+    rates = np.unique(np.append(np.minimum(offer.table.parameter, 1.0), 0.0))
     try:
-        cost = offer.terms.certified(values)
-    except Unsupported:  # of some rate; which ones are in use is nobody's business
-        cost = np.array([_cost(offer, value) for value in values.tolist()])
-    return np.where(cost[place] <= epsilon, rate, 0.0)
+        cost = offer.terms.certified(rates)
+    except Unsupported:  # of some rate
+        cost = np.array([_cost(offer, rate) for rate in rates.tolist()])
+    rate = np.minimum(offer.table.within(epsilon), 1.0)
+    return np.where(cost[np.searchsorted(rates, rate)] <= epsilon, rate, 0.0)
 
 
 def _cost(offer: Offer, rate: float) -> float:

@@ -28,6 +28,9 @@ from privypurse.plans import TrainingShape
 ADVERSARIES = ("server", "public")
 _PER_DECADE = 100  # rates of the table: a neighbour costs at most 2.3 % of a rate
 _LOWEST_RATE = 1e-7
+LEAST_RATE = 1e-12
+"""Of an offer: a table with smaller rates, or with more rows than `MOST_ROWS`, is refused whoever is asked."""
+MOST_ROWS = 10_000
 _LEAST_EPSILON = 0.01  # who grants less than the smallest rate costs takes no part
 _RARELY = 0.05  # how often a client may be asked more often than it is willing to join
 
@@ -169,6 +172,13 @@ class Offer:
 
     terms: Terms
     table: CertifiedTable = field(repr=False)
+
+    def __post_init__(self) -> None:
+        least, rows = float(self.table.parameter[0]), self.table.parameter.size
+        if least < LEAST_RATE:
+            raise InvalidInput(f"the table has a rate of {least:g}; the least that is accepted is {LEAST_RATE:g}")
+        if rows > MOST_ROWS:
+            raise InvalidInput(f"the table has {rows:,} rates; at most {MOST_ROWS:,} are accepted")
 
     @classmethod
     def of(cls, terms: Terms, progress: Progress | None = None) -> Offer:

@@ -30,23 +30,25 @@ def noisy_sum(
     nothing if it is zero; who cannot pay contributes nothing, is charged nothing, and nobody is told.
 
     Guarantee: nothing is returned unless it was charged, and saved by ``save`` if there is one; if anything fails
-    before, nothing is charged.
+    before, nothing is charged. Asking who can pay and charging them is one step: no other thread's question is paid
+    for with the same coin.
     """
     fine = grain(purses.total.size, clip, noise)
     parts = contributions.clipped(clip).rounded(fine)
     with np.errstate(over="ignore"):  # a cost of ∞ is one that nobody can pay
         cost = purses.currency.gaussian(parts.norms() * (UP / noise))
-    pays = purses.affords(cost)
-    total = parts.total(pays)
-    added = np.rint(source.normal(total.size) * (noise / fine)) * fine
-    before = purses.spent.copy()
-    try:
-        purses.charge(np.where(pays, cost, 0.0))
-        if save is not None:
-            save()
-    except BaseException:
-        purses.spent = before
-        raise
+    with purses.lock:
+        pays = purses.affords(cost)
+        total = parts.total(pays)
+        added = np.rint(source.normal(total.size) * (noise / fine)) * fine
+        before = purses.spent.copy()
+        try:
+            purses.charge(np.where(pays, cost, 0.0))
+            if save is not None:
+                save()
+        except BaseException:
+            purses.spent = before
+            raise
     return np.asarray(total + added)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from privypurse._storage import replace_text
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.evaluation import Score
@@ -97,10 +97,8 @@ def _spending(spending: Spending) -> dict[str, Any]:
 def save_spending(folder: Path, spending: Spending) -> None:
     """What each record's person granted and really spent, a line each, for its owner's eyes only."""
     rows = zip(spending.plan.epsilon.tolist(), spending.epsilon().tolist(), strict=True)
-    handle = os.open(folder / SPENDING, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write("record,epsilon_promised,epsilon_spent\n")
-        file.writelines(f"{record},{granted:g},{spent:.6g}\n" for record, (granted, spent) in enumerate(rows))
+    lines = [f"{record},{granted:g},{spent:.6g}\n" for record, (granted, spent) in enumerate(rows)]
+    replace_text(folder / SPENDING, "".join(["record,epsilon_promised,epsilon_spent\n", *lines]))
 
 
 def figures(score: Score | None) -> dict[str, Any] | None:
@@ -112,6 +110,4 @@ def save(folder: Path, model: nn.Module, metrics: dict[str, Any]) -> None:
     """Write the model (its state_dict) and the metrics, which only their owner may read."""
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     torch.save(state, folder / MODEL)
-    handle = os.open(folder / METRICS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
+    replace_text(folder / METRICS, json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")

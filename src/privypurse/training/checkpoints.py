@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from privypurse._storage import replace_file
 from privypurse.errors import InvalidInput
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.run import PrivateRun
@@ -125,12 +125,7 @@ class Checkpoints:
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "generators": self._between_steps,
         }
-        beside = self._path.with_suffix(".new")
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, self._path)
+        replace_file(self._path, lambda file: torch.save(state, file))
         self._written = time.monotonic()
 
     def _generators(self) -> dict[str, Any] | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
+import threading
 import time
 from pathlib import Path
 
+from privypurse._storage import is_named, make_folder, open_held, synchronise_folder
 from privypurse.errors import InvalidInput
-from privypurse.pursefile import synchronise_folder
 
 _FIRST = "privypurse-steps 1 plan "
 _SPAN = 0.5  # seconds of steps that one entry covers
@@ -28,20 +28,16 @@ class Journal:
 
     def __init__(self, path: str | Path, plan: str, steps: int) -> None:
         """``plan`` is the fingerprint of the plan whose ``steps`` steps are counted."""
-        self._path, self._steps = Path(path), steps
+        self._path, self._steps, self._thread = Path(path).resolve(), steps, threading.RLock()
+        busy = (
+            f"another run holds the journal {path}; wait for it, or stop it. If it is an earlier one of "
+            "this process, optimizer.close() lets go of it"
+        )
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            make_folder(self._path.parent)
+            self._file = open_held(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, busy)
         except OSError as error:
             raise InvalidInput(f"the journal {path} cannot be opened: {error.strerror}") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._file)
-            raise InvalidInput(
-                f"another run holds the journal {path}; wait for it, or stop it. If it is an earlier one of "
-                "this process, optimizer.close() lets go of it"
-            ) from None
         try:
             self.counted = self._read(plan)
         except BaseException:
@@ -52,7 +48,7 @@ class Journal:
         atexit.register(self.close)
 
     def _read(self, plan: str) -> int:
-        whole = self._path.read_bytes()
+        whole = os.pread(self._file, os.fstat(self._file).st_size, 0)
         if whole and not whole.startswith(_FIRST[: len(whole)].encode("ascii")):
             raise InvalidInput(f"{self._path} exists and is no journal; name another file")
         # An entry without its line end was never relied on.
@@ -74,6 +70,10 @@ class Journal:
 
     def count(self, steps: int) -> None:
         """Make sure that ``steps`` steps are on disk."""
+        with self._thread:
+            self._count(steps)
+
+    def _count(self, steps: int) -> None:
         if steps > self._reserved:
             now = time.monotonic()
             passed = max(now - self._entry_time, 1e-6)
@@ -88,13 +88,20 @@ class Journal:
         """Write down the exact number of steps, and let others in."""
         if self._file < 0 or os.getpid() != self._process:
             return
-        atexit.unregister(self.close)
-        if self._reserved > self.counted:
-            self._write(f"stopped {self.counted}")
-        os.close(self._file)
-        self._file = -1
+        with self._thread:
+            atexit.unregister(self.close)
+            # A journal that was taken away keeps what it says: more than was taken.
+            if self._reserved > self.counted and is_named(self._file, self._path):
+                self._write(f"stopped {self.counted}")
+            os.close(self._file)
+            self._file = -1
 
     def _write(self, line: str) -> None:
+        if self._file < 0 or not is_named(self._file, self._path):
+            raise InvalidInput(
+                f"the journal {self._path} was closed, removed or replaced since it was opened, so the step was not "
+                "taken; put it back where it was"
+            )
         entry = f"{line}\n".encode("ascii")
         if os.write(self._file, entry) != len(entry):
             raise OSError("the journal could not be written in full; the step was not taken")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 import zipfile
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from privypurse import planfile
+from privypurse._storage import make_folder, replace_file
 from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import Promise
@@ -141,13 +141,8 @@ def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | N
         return drawn
     drawn = schedule.draw(number, source.for_step(0).uniform(schedule.people))
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(folder / f"{_DRAWN}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, drawn=drawn, schedule=_digest(schedule))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(folder / f"{_DRAWN}.new", folder / _DRAWN)
+        make_folder(folder)
+        replace_file(folder / _DRAWN, lambda file: np.savez(file, drawn=drawn, schedule=_digest(schedule)))
     return drawn
 
 

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse._storage import read_held
 from privypurse.accounting import RDP, CertifiedTable, ClientSampled, SampledGaussian
 from privypurse.errors import PrivyPurseWarning, Unsupported
 from privypurse.federated import client as client_module
@@ -85,7 +86,7 @@ def bits(update: dict[str, np.ndarray]) -> dict[str, bytes]:
 
 
 def content(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "joined.json").read_text(encoding="utf-8"))
+    return json.loads(read_held(folder / "book"))
 
 
 class PowerFailure(BaseException):
@@ -137,7 +138,7 @@ def test_a_mistake_is_refused_before_anything_is_paid_or_bound(
 ) -> None:
     with pytest.raises((pp.InvalidInput, Unsupported), match=message):
         made(tmp_path, **mistake)
-    assert not (tmp_path / "joined.json").exists()
+    assert not (tmp_path / "book").exists()
 
 
 @pytest.mark.parametrize("dataset", [
@@ -148,7 +149,7 @@ def test_a_mistake_is_refused_before_anything_is_paid_or_bound(
 def test_records_that_do_not_fit_are_refused_before_anything_is_paid(tmp_path: Path, dataset: Any) -> None:
     with pytest.raises(pp.InvalidInput, match=r"does not take these records|give example="):
         made(tmp_path, dataset=dataset)
-    assert not (tmp_path / "joined.json").exists()
+    assert not (tmp_path / "book").exists()
 
 
 def test_numbers_that_are_not_finite_are_said_here_and_nowhere_else(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_an_account_can_be_read_later(tmp_path: Path) -> None:
     later = made(tmp_path, seed=None, offer=Offer.load(tmp_path / "offer.json"))
     assert later.spent().against_server.tolist() == before.against_server.tolist()
     with pytest.raises(pp.InvalidInput, match="holds no offer"):
-        Offer.load(tmp_path / "joined.json")
+        Offer.load(tmp_path / "book")
 
 
 def test_a_folder_that_cannot_hold_a_book_is_an_error(tmp_path: Path) -> None:
@@ -491,7 +492,7 @@ def test_a_round_that_broke_off_is_paid_for_and_paid_for_again(tmp_path: Path) -
     assert (client.spent().against_server <= EPSILON).all()
 
 
-POINTS = ["model", "optimizer", "write joined", "replace joined", "train", "write answer", "replace answer", "last"]
+POINTS = ["model", "optimizer", "write book", "point book", "train", "write answer", "replace answer", "last"]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -529,16 +530,17 @@ def test_a_crash_anywhere_never_gives_a_round_for_nothing(
             patch.setattr(
                 Book, "keep", lambda self, number, update, keep=Book.keep: (keep(self, number, update), fails())
             )
-        elif point == "write joined":
+        elif point == "write book":
             patch.setattr(os, "fsync", fails)
+        elif point == "point book":  # the new content is on disk, what says so is not
+            patch.setattr(os, "pwrite", only_then(os.pwrite, lambda file, data, offset: offset == 0))
         else:
-            word = point.split()[1]
-            patch.setattr(os, "replace", only_then(os.replace, lambda old, new: word in str(new)))
+            patch.setattr(os, "replace", only_then(os.replace, lambda old, new: "answer" in str(new)))
         with pytest.raises(PowerFailure):
             client.answer(2, STATE)
     client.close()
     counted = content(tmp_path)["begun"].count(2)
-    assert counted == (point not in ("model", "write joined", "replace joined"))
+    assert counted == (point not in ("model", "write book", "point book"))
     assert trained == ([1] if point in ("write answer", "replace answer", "last") else [])
     client = made(tmp_path, seed=None)
     assert client.joined == 1 + counted
@@ -601,10 +603,10 @@ def test_other_terms_data_or_budgets_in_the_same_folder_are_refused(tmp_path: Pa
     client = made(tmp_path)
     client.answer(1, STATE)
     client.close()
-    before = (tmp_path / "joined.json").read_bytes()
+    before = (tmp_path / "book").read_bytes()
     with pytest.raises(pp.InvalidInput, match=r"begun with other (terms|records).*spent again"):
         made(tmp_path, **strangers()[which])
-    assert (tmp_path / "joined.json").read_bytes() == before
+    assert (tmp_path / "book").read_bytes() == before
 
 
 def test_other_people_with_the_same_budgets_are_refused(tmp_path: Path) -> None:
@@ -689,7 +691,7 @@ def test_only_the_owner_may_look(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "client").stat().st_mode) == 0o700
     files = list((tmp_path / "client").iterdir())
-    assert {path.name for path in files} == {"lock", "joined.json", "offer.json", "rates.json", "answer-1.npz"}
+    assert {path.name for path in files} == {"book", "offer.json", "answer-1.npz"}
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
@@ -701,8 +703,8 @@ def test_a_damaged_book_is_refused(tmp_path: Path, damage: bytes) -> None:
     client = made(tmp_path)
     client.answer(1, STATE)
     client.close()
-    (tmp_path / "joined.json").write_bytes(damage)
-    with pytest.raises(pp.InvalidInput, match=r"is damaged|begun with other"):
+    (tmp_path / "book").write_bytes(damage)
+    with pytest.raises(pp.InvalidInput, match=r"holds no book"):
         made(tmp_path)
 
 
@@ -711,7 +713,7 @@ def test_a_lost_count_beside_answers_is_refused(tmp_path: Path) -> None:
     client = made(tmp_path)
     client.answer(1, STATE)
     client.close()
-    (tmp_path / "joined.json").unlink()
+    (tmp_path / "book").unlink()
     with pytest.raises(pp.InvalidInput):
         made(tmp_path)
 

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse._storage import read_held
 from privypurse.federated.client import Client
 from privypurse.federated.flower import ARRAYS, CONFIG, PersonalisedAverage, client_app, from_record, to_record
 from privypurse.federated.server import State, aggregate, asked
@@ -281,7 +282,7 @@ class Home:
         return self.app(message, Context(1, 5, {}, RecordDict(), {}))
 
     def begun(self) -> list[int]:
-        return json.loads((self.folder / "joined.json").read_text(encoding="utf-8"))["begun"]
+        return json.loads(read_held(self.folder / "book"))["begun"]
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
-from privypurse import ladder
+from privypurse import _storage, ladder
+from privypurse._storage import read_held
 from privypurse.accounting import RDP, CertifiedTable, ClientSampled, SampledGaussian
 from privypurse.errors import Unsupported
-from privypurse.federated import book as book_module
 from privypurse.federated import client as client_module
 from privypurse.federated import engine, silos
 from privypurse.federated.book import Book
@@ -225,7 +225,7 @@ def test_a_model_that_rounds_would_refuse_is_refused_before_anything_is_paid(tmp
     half = TensorDataset(x.bfloat16(), y)
     with pytest.raises(pp.InvalidInput, match="float32 or float64"):
         made(tmp_path, dataset=half, new_model=lambda: nn.Linear(3, 2).bfloat16())
-    assert not (tmp_path / "joined.json").exists()
+    assert not (tmp_path / "book").exists()
 
 
 # --- What the mechanism does is what was paid for -----------------------------------------------------
@@ -528,7 +528,7 @@ def test_frozen_parameters_are_refused_before_anything_is_paid_or_bound(tmp_path
 
     with pytest.raises(pp.InvalidInput, match="frozen"):
         made(tmp_path, new_model=frozen).answer(1, STATE)
-    assert not (tmp_path / "joined.json").exists()
+    assert not (tmp_path / "book").exists()
 
 
 # --- The book -----------------------------------------------------------------------------------------
@@ -551,7 +551,7 @@ def test_a_fork_of_a_client_answers_nothing(tmp_path: Path) -> None:
         os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert not list(tmp_path.glob("answer-*"))
-    assert json.loads((tmp_path / "joined.json").read_text(encoding="utf-8"))["begun"] == []
+    assert json.loads(read_held(tmp_path / "book"))["begun"] == []
     client.answer(1, STATE)
     assert client.joined == 1
 
@@ -575,7 +575,7 @@ def test_a_round_that_cannot_be_counted_is_not_trained(tmp_path: Path, monkeypat
     calls: list[str] = []
     noted(monkeypatch, client_module, "train", calls)
     with monkeypatch.context() as patch:
-        patch.setattr(Book, "write", raises(FULL))
+        patch.setattr(Book, "_write", raises(FULL))
         for _ in range(2):
             with pytest.raises(OSError, match="No space"):
                 client.answer(1, STATE)
@@ -641,16 +641,18 @@ def test_every_file_is_on_disk_under_its_name_before_anything_goes_on(
 ) -> None:
     """A power failure undoes a rename that the folder does not know of."""
     events: list[str] = []
-    noted(monkeypatch, os, "replace", events)
-    noted(monkeypatch, book_module, "synchronise_folder", events)
+    for name in ("link", "replace"):
+        noted(monkeypatch, os, name, events)
+    noted(monkeypatch, _storage, "synchronise_folder", events)
     client = made(tmp_path / "client")
-    assert events == ["synchronise_folder"] + ["replace", "synchronise_folder"] * 3  # count, offer and rates
+    assert events == ["synchronise_folder", "link", "synchronise_folder", "replace", "synchronise_folder"]
     events.clear()
     noted(monkeypatch, os, "fsync", events)
     noted(monkeypatch, client_module, "train", events)
     client.answer(1, STATE)
-    written = ["fsync", "replace", "synchronise_folder", "fsync"]  # the file, its name, and the folder
-    assert events == [*written, "train", *written]
+    counted = ["fsync", "fsync"]  # the content, then what says that it is valid
+    kept = ["fsync", "replace", "synchronise_folder", "fsync"]  # the file, its name, and the folder
+    assert events == [*counted, "train", *kept]
     assert (tmp_path / "client" / "answer-1.npz").exists()
 
 
@@ -717,6 +719,6 @@ def test_a_failure_says_nothing_but_that(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(client_module, "train", raises(ValueError("Mrs Miller's blood pressure is 180")))
         failures.append(Home(tmp_path / "new", monkeypatch).ask())
-        patch.setattr(Book, "write", raises(FULL))
+        patch.setattr(Book, "_write", raises(FULL))
         failures.append(Home(tmp_path / "full", monkeypatch).ask())
     assert [said(answer) for answer in failures] == [{"metrics": {"failed": 1}}] * 5

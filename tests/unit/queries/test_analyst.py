@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from queries_brute_force import Reference, Silent, silenced
 
 import privypurse as pp
+from privypurse._storage import read_held
 from privypurse.accounting import gdp
 from privypurse.accounting.filters import Filter
 from privypurse.errors import PrivyPurseWarning
@@ -693,7 +694,7 @@ def test_spending_outlives_the_process(tmp_path):
 def test_other_data_budgets_or_currency_are_refused(tmp_path):
     table, budgets = people()
     path = tmp_path / "purses"
-    Analyst(table, budgets, purses=path).close()  # nothing asked, nothing written
+    Analyst(table, budgets, purses=path).close()  # nothing asked, nothing spent
     with Analyst(table, budgets, purses=path) as asks:
         asks.count(noise=9.0)
     whole = path.read_bytes()
@@ -720,18 +721,18 @@ def test_nothing_is_released_that_cannot_be_written_down(tmp_path, monkeypatch):
     table, budgets = people()
     asks = Analyst(table, budgets, purses=tmp_path / "purses")
     asks.count("age > 50", noise=5.0)
-    before, whole = asks.purses.spent.copy(), (tmp_path / "purses").read_bytes()
+    before, whole = asks.purses.spent.copy(), read_held(tmp_path / "purses")
 
     def full(*_):
         raise OSError("disk full")
 
-    for call in ("os.replace", "os.fsync"):
+    for call in ("os.pwrite", "os.fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(call, full)
             with pytest.raises(OSError, match="disk full"):
                 asks.count("age > 50", noise=5.0)
         assert (asks.purses.spent == before).all()
-        assert (tmp_path / "purses").read_bytes() == whole
+        assert read_held(tmp_path / "purses") == whole
     asks.count("age > 50", noise=5.0)
     assert (asks.purses.spent > before).any()
 

@@ -1,0 +1,361 @@
+"""What holds a count is locked itself: no removed file, second name, close or thread lets two pay with one purse.
+
+Each test is an attack that took more than one purse, or joined more rounds than allowed, where the lock lay on a file
+beside the count. ``taken`` is in purses: 1 is what people granted.
+"""
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import privypurse as pp
+from privypurse import _storage
+from privypurse.accounting.filters import Filter
+from privypurse.accounting.pure_filter import PureDPFilter
+from privypurse.errors import PrivyPurseError
+from privypurse.pursefile import PurseFile
+from privypurse.queries import Analyst, statistics
+from privypurse.training.journal import Journal
+
+PEOPLE = {"age": np.arange(20.0)}
+MINE = {"data set": "a"}
+
+
+def analyst(path: Path) -> Analyst:
+    return Analyst(PEOPLE, pp.Budgets(np.ones(20), delta=1e-5), purses=path)
+
+
+def ask(asks: Analyst, share: float = 0.9) -> float:
+    """A count that costs this share of everybody's purse; how much of it person 0 really paid."""
+    before = asks.purses.spent.copy()
+    asks.count(noise=1 / np.sqrt(share * float(asks.purses.total[0])))
+    return float((asks.purses.spent - before)[0] / asks.purses.total[0])
+
+
+def taken_by(openers: list[Callable[[], Analyst]]) -> float:
+    """Everybody who gets in stays in, and asks."""
+    inside: list[Analyst] = []
+    for opened in openers:
+        with contextlib.suppress(pp.InvalidInput):
+            inside.append(opened())
+    taken = sum(ask(one) for one in inside)
+    for one in inside:
+        one.close()
+    return taken
+
+
+def test_two_analysts_do_not_get_in_when_lock_files_are_removed(tmp_path: Path) -> None:
+    def after_removal() -> Analyst:
+        for path in tmp_path.iterdir():
+            if path.name != "purses":
+                path.unlink()
+        return analyst(tmp_path / "purses")
+
+    assert taken_by([lambda: analyst(tmp_path / "purses"), after_removal]) == pytest.approx(0.9, rel=1e-6)
+
+
+@pytest.mark.parametrize("how", [os.link, os.symlink])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_second_name_is_the_same_purse(tmp_path: Path, how: Callable[..., None], together: bool) -> None:
+    path, alias = tmp_path / "purses", tmp_path / "other"
+    with analyst(path) as asks:
+        first = ask(asks, 0.05)
+    how(path, alias)
+    if together:
+        taken = taken_by([lambda: analyst(path), lambda: analyst(alias)])
+    else:
+        taken = sum(taken_by([lambda one=one: analyst(one)]) for one in (path, alias))
+    assert first + taken == pytest.approx(0.95, rel=1e-6)
+
+
+def test_a_close_during_a_write_hands_no_old_purses_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "purses"
+    with analyst(path) as asks:
+        ask(asks, 0.01)
+    first, writing, go_on = analyst(path), threading.Event(), threading.Event()
+    honest, paid = os.fsync, []
+
+    def slowly(file: int) -> None:
+        if threading.current_thread() is writer:
+            writing.set()
+            go_on.wait(20)
+        honest(file)
+
+    writer = threading.Thread(target=lambda: paid.append(ask(first)))
+    monkeypatch.setattr(os, "fsync", slowly)
+    writer.start()
+    assert writing.wait(20)
+    closer = threading.Thread(target=first.close)
+    closer.start()
+    closer.join(0.5)
+    second = None
+    with contextlib.suppress(pp.InvalidInput):
+        second = analyst(path)  # while the charge is not on disk yet
+    go_on.set()
+    writer.join()
+    closer.join()
+    if second is not None:
+        paid.append(ask(second))
+        second.close()
+    with analyst(path) as third:
+        paid.append(ask(third))
+    assert sum(paid) <= 0.99 + 1e-6
+
+
+def test_a_file_that_was_removed_or_replaced_is_not_written_past(tmp_path: Path) -> None:
+    path = tmp_path / "purses"
+    with analyst(path) as asks:
+        ask(asks, 0.1)
+        kept = path.read_bytes()
+        path.unlink()
+        with pytest.raises(pp.InvalidInput, match="removed or replaced"):
+            ask(asks)
+        path.write_bytes(kept)  # from a backup: another file
+        with pytest.raises(pp.InvalidInput, match="removed or replaced"):
+            ask(asks)
+        assert float(asks.purses.spent[0] / asks.purses.total[0]) == pytest.approx(0.1, rel=1e-6)
+
+
+def test_a_change_by_somebody_who_does_not_lock_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "purses"
+    with PurseFile(path, MINE) as file:
+        file.write(spent=np.ones(2))
+        old = path.read_bytes()
+        file.write(spent=np.full(2, 2.0))
+        with path.open("r+b") as whole:  # the same inode with old content
+            whole.write(old)
+        with pytest.raises(pp.InvalidInput, match="somebody else changed"):
+            file.write(spent=np.full(2, 3.0))
+
+
+def test_a_charge_whose_last_sync_fails_is_not_answered_and_stays_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on disk or not; so it is not released, and whoever opens the file again finds it paid at worst."""
+    path, calls, honest = tmp_path / "purses", [], os.fsync
+
+    def second_fails(file: int) -> None:
+        calls.append(file)
+        if len(calls) == 2:
+            raise OSError("input/output error")
+        honest(file)
+
+    asks = analyst(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", second_fails)
+        with pytest.raises(OSError, match="input/output"):
+            ask(asks, 0.5)
+    with pytest.raises(pp.InvalidInput, match="somebody else changed"):  # what is on disk is not what it knows
+        ask(asks, 0.5)
+    asks.close()
+    with analyst(path) as again:
+        assert float(again.purses.spent[0] / again.purses.total[0]) == pytest.approx(0.5, rel=1e-6)
+
+
+def test_processes_that_open_at_once_take_turns(tmp_path: Path) -> None:
+    """Eight processes begin a new file together: one at a time adds its share, and nothing gets lost."""
+    path = tmp_path / "purses"
+    code = (
+        "import numpy as np, privypurse as pp, time\n"
+        "from privypurse.pursefile import PurseFile\n"
+        "for _ in range(5):\n"
+        "    while True:\n"
+        "        try:\n"
+        f"            file = PurseFile({str(path)!r}, {MINE!r})\n"
+        "            break\n"
+        "        except pp.InvalidInput as error:\n"
+        "            assert 'somebody else holds' in str(error), error\n"
+        "            time.sleep(0.002)\n"
+        "    before = 0.0 if file.arrays is None else file.arrays['spent']\n"
+        "    file.write(spent=before + np.ones(3))\n"
+        "    file.close()\n"
+    )
+    workers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
+    assert [worker.wait(120) for worker in workers] == [0] * 4
+    with PurseFile(path, MINE) as file:
+        assert file.arrays is not None
+        assert file.arrays["spent"].tolist() == [20, 20, 20]
+    assert [one.name for one in tmp_path.iterdir()] == ["purses"]
+
+
+# --- Threads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eager() -> Iterator[None]:
+    """Threads that change places as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def accepted(charge: Callable[[], None], threads: int = 4, times: int = 40) -> int:
+    """How many charges went through."""
+    count, begin = [0] * threads, threading.Barrier(threads)
+
+    def work(place: int) -> None:
+        begin.wait()
+        for _ in range(times):
+            try:
+                charge()
+                count[place] += 1
+            except PrivyPurseError:
+                pass
+
+    workers = [threading.Thread(target=work, args=(place,)) for place in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(count)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("times", [10, 40])
+def test_threads_never_take_more_than_a_filter_holds(times: int) -> None:
+    """Four threads took 1.52 purses out of a filter that said 0.96."""
+    purses = Filter(np.ones(40_000), np.full(40_000, 1e-5))
+    cost = purses.total / 50.5
+    taken = accepted(lambda: purses.charge(cost), times=times)
+    assert taken == min(4 * times, 50)
+    assert purses.spent[0] == pytest.approx(taken * cost[0])
+    assert (purses.spent <= purses.total).all()
+
+
+def test_a_filter_without_its_lock_is_overdrawn() -> None:
+    """The broken twin: check and charge as two steps, with another thread in between."""
+    purses = Filter(np.ones(1), np.full(1, 1e-5))
+    cost, both_asked = purses.total * 0.9, threading.Barrier(2)
+    paid = []
+
+    def unlocked() -> None:
+        fits = bool(purses.affords(cost)[0])
+        both_asked.wait(10)
+        if fits:
+            purses.spent = purses.spent * 0 + cost  # what a lost update leaves
+            paid.append(0.9)
+
+    threads = [threading.Thread(target=unlocked) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(paid) > 1 > float(purses.spent[0] / purses.total[0])
+
+
+@pytest.mark.usefixtures("eager")
+def test_threads_that_release_statistics_pay_with_different_coins() -> None:
+    purses = Filter(np.ones(40_000), np.full(40_000, 1e-5))
+    noise = 1 / np.sqrt(float(purses.total[0]) / 10.5)
+    flags = np.ones(40_000, dtype=bool)
+    counted: list[float] = []
+    accepted(lambda: counted.append(statistics.count(flags, purses, noise=noise).value), times=5)
+    assert len(counted) == 20
+    assert sum(value > 20_000 for value in counted) == 10  # the others found empty purses
+
+
+@pytest.mark.usefixtures("eager")
+def test_threads_never_take_more_than_a_purse_of_pure_steps_holds() -> None:
+    purse = PureDPFilter(1.0, 1e-5)
+    step = np.sqrt(2 * purse.total / 50.5)
+    assert accepted(lambda: purse.charge(step), times=100) == 50
+
+
+def test_a_filter_is_not_copied() -> None:
+    import copy
+
+    purses = Filter(np.ones(2), np.full(2, 1e-5))
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(PrivyPurseError, match="spent twice"):
+            copied(purses)
+
+
+# --- Other files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_journal_that_was_removed_counts_no_further_step(tmp_path: Path) -> None:
+    """The next run would find no journal, and take all steps again."""
+    path = tmp_path / "steps"
+    journal = Journal(path, "p", 10)
+    journal.count(1)
+    path.unlink()
+    with pytest.raises(pp.InvalidInput, match="removed or replaced"):
+        journal.count(10)
+    assert journal.counted == 1
+    journal.close()
+
+
+@pytest.mark.parametrize("how", [os.link, os.symlink])
+def test_a_journal_by_another_name_is_the_same_journal(tmp_path: Path, how: Callable[..., None]) -> None:
+    path = tmp_path / "steps"
+    journal = Journal(path, "p", 10)
+    how(path, tmp_path / "other")
+    with pytest.raises(pp.InvalidInput, match="another run holds"):
+        Journal(tmp_path / "other", "p", 10)
+    journal.count(4)
+    journal.close()
+    assert Journal(tmp_path / "other", "p", 10).counted == 4
+
+
+def test_files_that_everybody_may_read_become_their_owners(tmp_path: Path) -> None:
+    def opened_purses(path: Path) -> None:
+        with PurseFile(path, MINE) as file:
+            file.write(spent=np.ones(1))
+
+    ways: dict[str, Callable[[Path], None]] = {
+        "purses": opened_purses,
+        "steps": lambda path: Journal(path, "p", 3).close(),
+        "whole": lambda path: _storage.replace_text(path, "x"),
+    }
+    for name, write in ways.items():
+        write(tmp_path / name)
+        (tmp_path / name).chmod(0o644)
+        write(tmp_path / name)
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600, name
+
+
+def test_a_replaced_file_is_whole_synchronised_and_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "file", []
+    honest = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(stat.S_ISDIR(os.fstat(file).st_mode)), honest(file)))
+    _storage.replace_text(path, "old")
+    assert synced == [False, True]  # the file, then its name
+    (tmp_path / ".file.new").write_text("what a killed process left")
+    with pytest.raises(RuntimeError):
+        _storage.replace_file(path, lambda file: (file.write(b"half"), (_ for _ in ()).throw(RuntimeError))[1])
+    assert path.read_text() == "old"
+    _storage.replace_text(path, "new")
+    assert path.read_text() == "new"
+    (tmp_path / "link").symlink_to(path)
+    _storage.replace_text(tmp_path / "link", "by its link")
+    assert path.read_text() == "by its link"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_without_locks_of_the_system_importing_works_and_purses_on_disk_are_refused(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['fcntl'] = None\n"
+        "import numpy as np, privypurse as pp, privypurse.training.journal, privypurse.federated.book\n"
+        "table, budgets = {'x': np.ones(3)}, pp.Budgets(np.ones(3))\n"
+        "print(float(pp.Analyst(table, budgets).count(noise=10.0)))\n"
+        f"try: pp.Analyst(table, budgets, purses={str(tmp_path / 'purses')!r})\n"
+        "except pp.PrivyPurseError as error: print(error)\n"
+        f"pp.plan(budgets, steps=2, batch_size=1, clip_norm=1.0).save({str(tmp_path / 'plan.json')!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no fcntl" in done.stdout
+    assert (tmp_path / "plan.json").exists()
+    assert not (tmp_path / "purses").exists()
