@@ -7,9 +7,9 @@ call, so a captured graph that is replayed draws fresh noise too.
 
 from __future__ import annotations
 
-import math
 import os
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -77,25 +77,36 @@ def _long(high, low):
 
 
 @triton.jit
-def _store_pair(out, place, lanes, count, w0, w1, w2, w3, turn, kind: tl.constexpr):
-    """Box and Muller: 64 bits for the radius, 64 for the angle."""
-    u = tl.maximum(_long(w0, w1).to(kind), 0.5) * 5.421010862427522e-20  # 2^-64
+def _pair(w0, w1, w2, w3):
+    """Box and Muller in float64: 64 bits for the radius, 64 for the angle in half turns."""
+    u = tl.maximum(_long(w0, w1).to(tl.float64), 0.5) * 5.421010862427522e-20  # 2^-64
     radius = libdevice.sqrt(tl.maximum(-2.0 * libdevice.log(u), 0.0))
-    angle = _long(w2, w3).to(tl.int64, bitcast=True).to(kind) * turn
-    tl.store(out + place, radius * libdevice.cos(angle), mask=place < count)
-    tl.store(out + place + lanes, radius * libdevice.sin(angle), mask=place + lanes < count)
+    angle = _long(w2, w3).to(tl.int64, bitcast=True).to(tl.float64) * 1.0842021724855044e-19  # 2^-63
+    return radius * libdevice.cospi(angle), radius * libdevice.sinpi(angle)
 
 
 @triton.jit
-def _normals(key, counter, out, count, lanes, turn, LANES: tl.constexpr, DOUBLE: tl.constexpr):
-    kind: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+def _store(out, place, count, normal, per_step, scale, GRID: tl.constexpr):
+    """A normal; or, with GRID, what is there in whole steps plus the normal in whole steps, added in float64."""
+    inside = place < count
+    if GRID:
+        there = tl.load(out + place, mask=inside, other=0.0).to(tl.float64)
+        normal = libdevice.rint(there * per_step) + libdevice.rint(normal * scale)
+    tl.store(out + place, normal, mask=inside)
+
+
+@triton.jit
+def _normals(key, counter, out, count, lanes, per_step, scale, LANES: tl.constexpr, GRID: tl.constexpr):
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     low, high = _block(key, tl.load(counter) + lane)
     place = tl.where(lane < lanes, lane, count)
-    _store_pair(out, place, lanes, count, low[0], low[1], low[2], low[3], turn, kind)
-    _store_pair(out, place + 2 * lanes, lanes, count, low[4], low[5], low[6], low[7], turn, kind)
-    _store_pair(out, place + 4 * lanes, lanes, count, high[0], high[1], high[2], high[3], turn, kind)
-    _store_pair(out, place + 6 * lanes, lanes, count, high[4], high[5], high[6], high[7], turn, kind)
+    for half in tl.static_range(2):
+        words = low if half == 0 else high
+        for k in tl.static_range(2):
+            one, other = _pair(words[4 * k], words[4 * k + 1], words[4 * k + 2], words[4 * k + 3])
+            at = place + (4 * half + 2 * k) * lanes
+            _store(out, at, count, one, per_step, scale, GRID)
+            _store(out, at + lanes, count, other, per_step, scale, GRID)
 
 
 @triton.jit
@@ -107,7 +118,7 @@ def _words(key, counter, out, LANES: tl.constexpr):
         tl.store(out + lane * 16 + 8 + k, high[k].to(tl.int32, bitcast=True))
 
 
-class ChaChaNormals:
+class ChaCha:
     """Independent standard normals on one device, from a ChaCha20 stream that no call uses twice."""
 
     def __init__(self, device: torch.device, key: bytes | None = None) -> None:
@@ -116,16 +127,28 @@ class ChaChaNormals:
         self._key = raw.to(device)
         self._counter = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def normal(self, count: int, dtype: torch.dtype) -> Tensor:
-        out = torch.empty(count, dtype=dtype, device=self._key.device)
+    def normal(self, count: int) -> Tensor:
+        out = torch.empty(count, dtype=torch.float64, device=self._key.device)
+        self._draw(out, 1.0, 1.0, grid=False)
+        return out
+
+    def to_noisy_grid(self, values: Tensor, per_step: float, scale: float) -> None:
+        """In place: ⌊values · per_step⌉ + ⌊normal · scale⌉, added in float64. ``values`` is flat.
+
+        Triton takes numbers as float32: ``per_step`` is a power of two, and ``scale`` is rounded up.
+        """
+        near = np.float32(scale)
+        scale = float(near if near >= scale else np.nextafter(near, np.float32(np.inf)))
+        self._draw(values, per_step, scale, grid=True)
+
+    def _draw(self, out: Tensor, per_step: float, scale: float, grid: bool) -> None:
+        count = out.numel()
         lanes = -(-count // 8)
-        turn = math.pi / 2.0**63
         with torch.cuda.device(out.device):
             _normals[(-(-lanes // _LANES),)](
-                self._key, self._counter, out, count, lanes, turn, LANES=_LANES, DOUBLE=dtype == torch.float64
+                self._key, self._counter, out, count, lanes, per_step, scale, LANES=_LANES, GRID=grid
             )
         self._counter += lanes
-        return out
 
     def words(self, blocks: int) -> Tensor:
         """The raw key stream, sixteen words a block; ``blocks`` is a power of two. To compare with other ChaChas."""

@@ -307,8 +307,8 @@ class EveryStep:
 
     def limits(self, units: Tensor, clip_norms: Tensor, norms: Tensor) -> Tensor:
         left = (self._total[units] - self._spent[units]).clamp(min=0.0).sqrt()
-        # A norm is let through whole if the limit leaves the margin that clipping takes off.
-        measured = norms.to(torch.float64) / (1 - MARGIN)
+        # A norm is let through whole if the limit leaves what clipping takes off: a margin, and the noise's grid.
+        measured = norms.to(torch.float64) / (1 - MARGIN) + self._looks.run.noise.slack
         limits = torch.minimum(torch.minimum(measured, clip_norms), left)
         limits = torch.where(torch.isfinite(norms), limits, 0.0)
         self._pending[units] = limits.square()

@@ -6,7 +6,7 @@ import importlib.util
 import math
 import os
 import warnings
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 
 from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput, PrivyPurseWarning
+
+if TYPE_CHECKING:
+    from privypurse.training.chacha import ChaCha
 
 Device = torch.device | str
 
@@ -32,8 +35,12 @@ class Randomness(Protocol):
         """Independent uniforms in (0, 1], multiples of 2^-53 (rule 3)."""
         ...
 
-    def normal(self, count: int, dtype: torch.dtype = torch.float32, device: Device = "cpu") -> Tensor:
-        """Independent standard normals."""
+    def normal(self, count: int, device: Device = "cpu") -> Tensor:
+        """Independent standard normals in float64, of uniforms with 53 digits or more."""
+        ...
+
+    def stream(self, device: torch.device) -> ChaCha | None:
+        """What makes noise on this device without a detour, if there is something."""
         ...
 
 
@@ -44,8 +51,8 @@ class SecureRandomness:
     after seeing all the others (rule 10). The keys exist in this process only; there is no state to save, and a
     process that was forked from this one has keys of its own.
 
-    Normals are made by Box and Muller's transform. The radius comes from 63 bits or more, so it reaches 9.3
-    deviations: what is missing beyond has a probability below 2^-62 for each number.
+    Normals are made by Box and Muller's transform in float64. The radius comes from 63 bits or more, so it reaches
+    9.3 deviations: what is missing beyond has a probability below 2^-62 for each number.
     """
 
     secure = True
@@ -59,7 +66,7 @@ class SecureRandomness:
 
         self._process = os.getpid()
         self._stream = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
-        self._on_device: dict[torch.device, Any] = {}
+        self._on_device: dict[torch.device, ChaCha] = {}
 
     def for_step(self, step: int, rank: int = 0) -> SecureRandomness:
         return self
@@ -80,27 +87,32 @@ class SecureRandomness:
         whole = self._bits(count, torch.int64).numpy().view(np.uint64) >> np.uint64(11)
         return (whole.astype(np.float64) + 1.0) * 2.0**-53
 
-    def normal(self, count: int, dtype: torch.dtype = torch.float32, device: Device = "cpu") -> Tensor:
+    def normal(self, count: int, device: Device = "cpu") -> Tensor:
         if count == 0:
-            return torch.empty(0, dtype=dtype, device=device)
-        where = torch.device(device)
-        if where.type == "cuda" and _has_triton():
-            from privypurse.training.chacha import ChaChaNormals
-
-            if where not in self._on_device:
-                self._on_device[where] = ChaChaNormals(where)
-            made: Tensor = self._on_device[where].normal(count, dtype)
-            return made
+            return torch.empty(0, dtype=torch.float64, device=device)
+        stream = self.stream(torch.device(device))
+        if stream is not None:
+            return stream.normal(count)
         half = (count + 1) // 2
-        # A float keeps 24 (or 53) digits however small it is: u reaches down to 2^-63.
-        u = self._bits(half, torch.int64).to(dtype).abs_().mul_(2.0**-63).clamp_(min=2.0**-64)
+        # A float keeps 53 digits however small it is: u reaches down to 2^-63.
+        u = self._bits(half, torch.int64).to(torch.float64).abs_().mul_(2.0**-63).clamp_(min=2.0**-64)
         radius = u.log_().mul_(-2.0).sqrt_()
-        turns = torch.int32 if dtype == torch.float32 else torch.int64
-        angle = self._bits(half, turns).to(dtype).mul_(math.pi / 2.0 ** (8 * turns.itemsize - 1))
-        out = torch.empty(2 * half, dtype=dtype)
+        angle = self._bits(half, torch.int64).to(torch.float64).mul_(math.pi / 2.0**63)
+        out = torch.empty(2 * half, dtype=torch.float64)
         torch.cos(angle, out=out[:half]).mul_(radius)
         torch.sin(angle, out=out[half:]).mul_(radius)
-        return out[:count].to(where)
+        return out[:count].to(device)
+
+    def stream(self, device: torch.device) -> ChaCha | None:
+        if device.type != "cuda" or not _has_triton():
+            return None
+        if os.getpid() != self._process:
+            self._key()
+        if device not in self._on_device:
+            from privypurse.training.chacha import ChaCha
+
+            self._on_device[device] = ChaCha(device)
+        return self._on_device[device]
 
 
 class SeededRandomness:
@@ -133,8 +145,11 @@ class SeededRandomness:
     def uniform(self, count: int) -> FloatArray:
         return 1.0 - self._coins.random(count)
 
-    def normal(self, count: int, dtype: torch.dtype = torch.float32, device: Device = "cpu") -> Tensor:
-        return torch.randn(count, generator=self._noise, dtype=dtype).to(device)
+    def normal(self, count: int, device: Device = "cpu") -> Tensor:
+        return torch.randn(count, generator=self._noise, dtype=torch.float64).to(device)
+
+    def stream(self, device: torch.device) -> None:
+        return None
 
 
 def _has_triton() -> bool:

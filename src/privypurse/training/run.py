@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,13 @@ from privypurse import planfile
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.plans import Plan
 from privypurse.training.gradients import Recorder, Tape, clip_factors, norms, sums
+from privypurse.training.noise import GridNoise, pieces
 from privypurse.training.processes import Processes
-from privypurse.training.randomness import Randomness, SeededRandomness, randomness
+from privypurse.training.randomness import SeededRandomness, randomness
 
 if TYPE_CHECKING:
     from privypurse.training.following import Following
     from privypurse.training.journal import Journal
-
-
-_NOISE_AT_ONCE = (2**18, 2**26)  # normals in one draw: what a CPU's caches hold, and what keeps a GPU busy
 
 
 class PlanExhausted(PrivyPurseError, RuntimeError):
@@ -34,7 +31,8 @@ class PrivateRun:
     """The plan at work on one model. The ordinary loop and the fast path both go through here, and nothing else does.
 
     Guarantee: what ``release`` hands out is the sum of what ``add`` was given, each unit clipped to its clip norm,
-    plus noise of noise_multiplier · clip_norm, divided by the public batch size. The step is counted first.
+    plus noise of noise_multiplier · clip_norm on a public grid, divided by the public batch size. The step is counted
+    first.
     """
 
     def __init__(
@@ -55,7 +53,10 @@ class PrivateRun:
         self.device = devices.pop()
         self.processes.agree((*model.parameters(), *model.buffers()))
         wide = any(parameter.dtype == torch.float64 for parameter in self.parameters.values())
-        self._dtype = torch.float64 if wide else torch.float32
+        # Several processes' sums have to stay on the noise's grid until they are one, which takes float64.
+        self._dtype = torch.float64 if wide or self.processes.size > 1 else torch.float32
+        size = sum(parameter.numel() for parameter in self.parameters.values())
+        self.noise = GridNoise(plan.noise_multiplier * plan.clip_norm, size)
         self._sums: dict[str, Tensor] = {}
         self._static = self._wide = False
         self.clip_norms = torch.as_tensor(np.append(plan.levels.clip_norm[plan.level_of], 0.0), device=self.device)
@@ -153,7 +154,7 @@ class PrivateRun:
     ) -> tuple[Tensor, Tensor]:
         """What each record on the tape is multiplied with, and its unit's norm. Nothing is added yet."""
         found = norms(tape) if owner is None else norms(tape, owner, units.shape[0])
-        factors = clip_factors(found * scale, self._limits(units, found * scale))
+        factors = clip_factors(found * scale, (self._limits(units, found * scale) - self.noise.slack).clamp(min=0.0))
         return (factors * scale, found) if owner is None else (factors[owner] * scale, found[owner])
 
     def gather(self, tape: Tape, weights: Tensor, norms: Tensor) -> None:
@@ -178,11 +179,12 @@ class PrivateRun:
         self.steps_taken = step
         if self.following is not None:
             self.following.charge()
-        total = self._taken()
-        if self.processes.first:  # once in total, whatever the number of processes
-            self._add_noise(total.values(), self.source.for_step(step))
-        self.processes.total(list(total.values()))
-        torch._foreach_div_(list(total.values()), self.plan.batch_size)  # a public constant (rule 2)
+        total, flat = pieces(self._taken(), self.device)
+        source = self.source.for_step(step) if self.processes.first else None  # noise once in total
+        for piece in flat:
+            self.noise.to_grid(piece, source)
+        self.processes.total(flat)
+        torch._foreach_mul_(flat, self.noise.step / self.plan.batch_size)  # by a public constant (rule 2)
         for name, parameter in self.parameters.items():
             parameter.grad = total[name].to(parameter.dtype)
 
@@ -195,18 +197,6 @@ class PrivateRun:
             total = {name: self._sums[name] if name in self._sums else self._zeros(name) for name in self.parameters}
         self.clear()
         return total
-
-    def _add_noise(self, total: Iterable[Tensor], source: Randomness) -> None:
-        """In pieces: one draw for many small parameters, several for a large one, and no second copy of the model."""
-        deviation = self.plan.noise_multiplier * self.plan.clip_norm
-        most = _NOISE_AT_ONCE[self.device.type == "cuda"]
-        slices = [some for part in total for some in torch.split(part.view(-1), most)]
-        while slices:
-            ends = np.cumsum([some.numel() for some in slices])
-            count = max(1, int(np.searchsorted(ends, most, side="right")))
-            piece, slices = slices[:count], slices[count:]
-            noise = source.normal(int(ends[count - 1]), self._dtype, self.device)
-            torch._foreach_add_(piece, torch.split(noise, [some.numel() for some in piece]), alpha=deviation)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run is. No generator has a state to save: a seeded one follows from seed and step (rule 10)."""

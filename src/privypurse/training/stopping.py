@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from privypurse.accounting.filters import Currency
@@ -63,7 +62,7 @@ class Watch:
             return
         self._asked += 1
         right = self._looks.right(np.flatnonzero(self._answers), self._right)
-        noise = rule.noise * float(source.normal(1, torch.float64)[0])
+        noise = rule.noise * float(source.normal(1)[0])
         # Counts and noise on one grid: else the last digits of their sum would tell the count (Mironov 2012).
         grain = 2.0 ** (math.floor(math.log2(min(rule.noise, 1.0))) - 20)
         noisy = float(np.floor(right / grain).sum() * grain) + round(noise / grain) * grain

@@ -182,14 +182,14 @@ def chacha_block(key: list[int], counter: int, nonce: list[int]) -> list[int]:
 
 
 def test_the_key_stream_is_chacha20() -> None:
-    from privypurse.training.chacha import ChaChaNormals
+    from privypurse.training.chacha import ChaCha
 
     # The RFC's example: key 00 01 … 1f, counter 1, nonce 09000000 4a000000 00000000.
     key = struct.unpack("<8I", bytes(range(32)))
     rfc = chacha_block(list(key), 1 | 0x09000000 << 32, [0x4A000000, 0])
     assert rfc[:4] == [0xE4E7F110, 0x15593BD1, 0x1FDD0F50, 0xC47120A3]
     nonce = struct.pack("<2I", 0x4A000000, 7)
-    stream = ChaChaNormals(torch.device("cuda"), bytes(range(32)) + nonce)
+    stream = ChaCha(torch.device("cuda"), bytes(range(32)) + nonce)
     expected = [word for counter in range(8) for word in chacha_block(list(key), counter, [0x4A000000, 7])]
     found = torch.cat([stream.words(4), stream.words(4)]).cpu().numpy().view(np.uint32)
     assert found.tolist() == expected
@@ -198,21 +198,42 @@ def test_the_key_stream_is_chacha20() -> None:
     assert stream.words(4).cpu().numpy().view(np.uint32).tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_on_the_device_is_standard_normal(dtype: torch.dtype) -> None:
+def test_noise_on_the_device_is_standard_normal() -> None:
     from privypurse.training.randomness import SecureRandomness
 
     source = SecureRandomness()
-    draws = source.normal(400_003, dtype, "cuda")
+    draws = source.normal(400_003, "cuda")
     assert draws.is_cuda
-    assert not torch.equal(draws, source.normal(400_003, dtype, "cuda"))
-    values = draws.double().cpu().numpy()
+    assert draws.dtype == torch.float64
+    assert not torch.equal(draws, source.normal(400_003, "cuda"))
+    values = draws.cpu().numpy()
     assert stats.kstest(values, "norm").pvalue > STRICT
     assert stats.kstest(values * 1.05, "norm").pvalue < STRICT
     assert stats.kstest(values + 0.02, "norm").pvalue < STRICT
     eighths = values[:400_000].reshape(8, -1)
     alike = np.abs(np.corrcoef(np.vstack([eighths, eighths**2])) - np.eye(16))
     assert alike.max() < 6 / math.sqrt(50_000)
-    many = source.normal(8_000_000, torch.float32, "cuda").abs()
+    many = source.normal(8_000_000, "cuda").abs()
     beyond = int((many > 4).sum())
     assert stats.binomtest(beyond, 8_000_000, float(2 * stats.norm.sf(4))).pvalue > STRICT
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_noise_on_the_device_lies_on_the_grid(dtype: torch.dtype) -> None:
+    """Made and added in one kernel, it is the rounded sum plus rounded normals of the planned deviation."""
+    from privypurse.training.noise import GridNoise
+    from privypurse.training.randomness import SecureRandomness
+
+    noise, source = GridNoise(0.3, 400_003), SecureRandomness()
+    before = torch.linspace(-2, 3, 400_003, dtype=dtype, device="cuda")
+    after = before.clone()
+    noise.to_grid(after, source)
+    assert torch.equal(after, after.round())
+    moved = after.double() * noise.step - before.double()
+    values = (moved / noise.deviation).cpu().numpy()
+    assert stats.kstest(values, "norm").pvalue > STRICT
+    assert stats.kstest(values * 1.05, "norm").pvalue < STRICT
+    if dtype == torch.float64:  # nothing but the noise is added to the rounded sum
+        whole = after - (before / noise.step).round()
+        assert torch.equal(whole, whole.round())
+        assert (whole % 2 == 1).float().mean().item() == pytest.approx(0.5, abs=0.01)

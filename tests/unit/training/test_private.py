@@ -65,8 +65,11 @@ class Quiet:
     def uniform(self, count: int) -> np.ndarray:
         return np.full(count, self._coins)
 
-    def normal(self, count: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Tensor:
-        return torch.zeros(count, dtype=dtype, device=device)
+    def stream(self, device: torch.device) -> None:
+        return None
+
+    def normal(self, count: int, device: str = "cpu") -> Tensor:
+        return torch.zeros(count, dtype=torch.float64, device=device)
 
     def for_step(self, step: int, rank: int = 0) -> "Quiet":
         return self
@@ -74,6 +77,7 @@ class Quiet:
 
 def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = 1e-9) -> None:
     monkeypatch.setattr("privypurse.training.run.randomness", lambda seed: Quiet(coins))
+    monkeypatch.setattr("privypurse.training.noise.FINENESS", 46)  # the grid is seen in test_noise.py, not here
 
 
 def by_hand(model: nn.Module, dataset: TensorDataset, owner: np.ndarray, clip: np.ndarray) -> list[Tensor]:

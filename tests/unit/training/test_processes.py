@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.training.noise import GridNoise
 from privypurse.training.processes import Processes
 
 torch.set_num_threads(1)
@@ -80,15 +81,19 @@ def trained(rank: int, plan: pp.Plan, dataset: TensorDataset, first_seed: int = 
 @pytest.mark.parametrize("person", [None, np.repeat(np.arange(10), 4)], ids=["records", "persons"])
 @pytest.mark.parametrize("physical", [None, 7])
 def test_two_processes_take_the_steps_of_one(tmp_path: Path, person: object, physical: int | None) -> None:
-    """Everyone is drawn at every step, so only the sum's order differs; noise of the first process's seed."""
+    """Everyone is drawn at every step, so only the sum's order differs; noise of the first process's seed.
+
+    Each process rounds its part to the noise's grid, so that a step may differ by one of its steps.
+    """
     n = 40
     plan, dataset = planned(n, 5, n if person is None else 10, person), data(n)
     assert plan.rates.min() == 1.0
     alone = trained(0, plan, dataset, seed=2, max_physical_batch=physical)
     first, second = together(tmp_path, partial(trained, seed=2, max_physical_batch=physical), plan, dataset)
+    grid = GridNoise(plan.noise_multiplier * plan.clip_norm, 1).step
     for one, other, expected in zip(first, second, alone, strict=True):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
-        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(expected), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(expected), rtol=1e-9, atol=5 * grid)
 
 
 def loop(rank: int, plan: pp.Plan, dataset: TensorDataset, everyone_adds_noise: bool = False) -> dict[str, Any]:
