@@ -24,7 +24,7 @@ def test_a_record_shows_what_its_own_person_spent(who: int) -> None:
     asks = asked()
     asks.count(f"who == {who}", noise=20.0)
     told = np.array([asks.spent(record) for record in range(20)])
-    assert ((told > 0) == (PERSON == who)).all()
+    assert ((told > 0) == (who == PERSON)).all()
     # The exact curve at that person's own δ; at another's it would be another number.
     assert told[who == PERSON] == pytest.approx(float(gdp.epsilon(1 / 20, DELTA[who])), rel=1e-6)
     others = [float(gdp.epsilon(1 / 20, delta)) for delta in DELTA[np.arange(7) != who]]
