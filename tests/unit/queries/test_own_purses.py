@@ -1,4 +1,4 @@
-"""Everyone's purse is that of their own ε and δ, and what a person is told is their own spending: by person, not row."""
+"""Everyone's purse is that of their own ε and δ, and what a person is told is what that person spent."""
 
 import numpy as np
 import pytest
