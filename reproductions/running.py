@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -38,12 +39,12 @@ Outcome = tuple[dict[str, float], dict[str, Any]]
 
 def run(spec: Spec, where: Where) -> bool:
     """Choose, then train every row with every seed. Whether all of that is done; else call it again."""
+    begun = time.monotonic()
+    ends = None if where.minutes is None else begun + 60 * where.minutes
     views = {view for each in _values(spec, "views") for view in features.VIEWS[each]}
     device = torch.device(where.device)
     features.prepare(spec.data, views, where.features, device, where.records)
     path = results.path_of(spec, where.results)
-    ends = None if where.minutes is None else time.monotonic() + 60 * where.minutes
-    begun = time.monotonic()
     with _pool(where.workers) as pool:
         while jobs := _left(spec, path):
             choice = results.choice_of(spec, results.read(path))
@@ -97,7 +98,7 @@ class _pool:
 def _outcomes(
     pool: _pool, spec: Spec, choice: Choice, jobs: list[Job], where: Where, ends: float | None
 ) -> Iterator[tuple[Job, Outcome]]:
-    """What jobs gave, as they come, until the time is over."""
+    """What jobs gave, as they come, until the time is over. One that fails ends the run after the others are in."""
     if pool.executor is None:
         for job in jobs:
             yield job, outcome(spec, choice, job, where)
@@ -107,18 +108,29 @@ def _outcomes(
     waiting: dict[Future[Outcome], Job] = {
         pool.executor.submit(outcome, spec, choice, job, where): job for job in jobs
     }
+    failed: BaseException | None = None
     while waiting:
         left = None if ends is None else max(0.0, ends - time.monotonic())
         done, _ = wait(waiting, timeout=left, return_when=FIRST_COMPLETED)
         if not done:
             return
         for each in done:
-            yield waiting.pop(each), each.result()
+            job = waiting.pop(each)
+            if (error := each.exception()) is None:
+                yield job, each.result()
+            else:
+                print(f"failed: {job.method} {_differs(job, spec)}: {error}", flush=True)
+                failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def outcome(spec: Spec, choice: Choice, job: Job, where: Where) -> Outcome:
     """One training and its score."""
     torch.set_num_threads(1)
+    if where.device != "cpu":  # other processes want the memory that the last training leaves behind
+        gc.collect()
+        torch.cuda.empty_cache()
     begun = time.monotonic()
     settings = job.settings
     held = spec.validation if job.purpose == "choice" else 0
