@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: help demo test test-all lint types format bench clean
+# What only the full gate runs; pyproject.toml says what these marks mean.
+FULL_ONLY := slow or flower or hf or lightning or postgres or browser or docs
+
+.PHONY: help demo test test-full lint types format bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,11 +28,11 @@ $(VENV)/.dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 demo: $(VENV)/.run  ## train on 32,561 real people with three consent levels, and compare
 	$(BIN)/privypurse demo
 
-test: lint types $(VENV)/.dev  ## lint, types and tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+test: lint types $(VENV)/.dev  ## the fast gate: lint, types, and every test but the long ones (minutes)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not ($(FULL_ONLY))"
 
-test-all: lint types $(VENV)/.dev  ## the same, and the slow reproductions
-	$(BIN)/python -m pytest -n $(WORKERS)
+test-full: lint types $(VENV)/.dev  ## the full gate: everything, for merging and releases (up to 45 minutes)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/.dev  ## ruff: lint and format check
 	$(BIN)/ruff check .

@@ -1,5 +1,21 @@
-"""For all tests: one thread each. They run side by side, and threads that wait for each other only cost."""
+"""For all tests: one thread each (they run side by side, and threads that wait for each other only cost), and what
+they need."""
 
 import os
 
+import pytest
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import components
+
+
+def pytest_configure() -> None:
+    components.required()  # a name that is not known is an error before anything runs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for component in mark.args:
+            components.require(component)

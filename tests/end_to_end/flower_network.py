@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,32 @@ from privypurse._storage import read_held
 
 APP = Path(__file__).parents[2] / "examples" / "federated"
 BIN = Path(sys.executable).parent
+CEILING = 900.0  # seconds until an event is given up: one that a machine keeps which is busy with other things
+
+# A client of the example that can be made to stand still in the middle of a round, whatever the speed of the machine.
+STANDS_STILL = """
+
+import time
+
+from privypurse.federated.book import Book
+
+begin = Book.begin
+
+
+def standing_still(context: Context, offer: Offer) -> Client:
+    sign = Path(str(context.node_config["folder"])) / f"stop-{context.node_config['silo']}"
+
+    def paid_for_and_then_nothing(*arguments):
+        begin(*arguments)
+        while sign.exists():
+            time.sleep(0.1)
+
+    Book.begin = paid_for_and_then_nothing
+    return client_of(context, offer)
+
+
+app = flower.client_app(standing_still)
+"""
 
 
 def free_port() -> int:
@@ -60,7 +87,7 @@ class Network:
     def start_link(self, *how: str) -> None:
         where = ("--host", "127.0.0.1", "--port", str(self.port))
         self.start("link", "flower-superlink", "--disable-runtime-dependency-installation", *where, *how)
-        until(lambda: "Uvicorn running" in self.said("link"), 60, "the SuperLink to start")
+        self.until(lambda: "Uvicorn running" in self.said("link"), "the SuperLink to start")
 
     def start_node(self, name: str, silo: int, *how: str) -> subprocess.Popen[bytes]:
         return self.start(
@@ -77,11 +104,33 @@ class Network:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def pause(self, name: str) -> None:
-        os.killpg(self.started[name].pid, signal.SIGSTOP)
+    def app(self) -> Path:
+        """A copy of the example whose clients can be stopped."""
+        copy = shutil.copytree(APP, self.folder / "app", ignore=shutil.ignore_patterns("__pycache__"))
+        with (copy / "silos" / "client_app.py").open("a") as text:
+            text.write(STANDS_STILL)
+        return copy
 
-    def go_on(self, name: str) -> None:
-        os.killpg(self.started[name].pid, signal.SIGCONT)
+    def stop(self, silo: int) -> None:
+        """From now on this silo pays for a round, and does not answer until it may go on."""
+        (self.folder / "books").mkdir(exist_ok=True)
+        (self.folder / "books" / f"stop-{silo}").touch()
+
+    def go_on(self, silo: int) -> None:
+        (self.folder / "books" / f"stop-{silo}").unlink()
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait for an event; not on when the SuperLink or the run has ended, for then it cannot come any more."""
+        begun = time.monotonic()
+        while True:
+            ended = [
+                name for name in ("link", "run") if name in self.started and self.started[name].poll() is not None
+            ]
+            if holds():
+                return
+            assert not ended, f"waited in vain for {what}: {ended[0]} has ended and said {self.said(ended[0])}"
+            assert time.monotonic() - begun < CEILING, f"waited in vain for {what}"
+            time.sleep(0.1)
 
     def said(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -104,10 +153,3 @@ def network_in(folder: Path, connection: str) -> Iterator[Network]:
     finally:
         for name in list(made.started):
             made.kill(name)
-
-
-def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
-    begun = time.monotonic()
-    while not holds():
-        assert time.monotonic() - begun < seconds, f"waited in vain for {what}"
-        time.sleep(0.1)

@@ -252,7 +252,7 @@ def test_as_a_program(people, tmp_path):
             cwd=tmp_path,
             capture_output=True,
             encoding="utf-8",
-            timeout=120,
+            timeout=900,  # a busy machine keeps it
         )
 
     good = call("plan", people, *QUICK, "--out", "program.json")

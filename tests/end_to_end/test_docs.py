@@ -14,6 +14,7 @@ BLOCKS = [
 ]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("block", BLOCKS)
 def test_code_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,6 @@ from privypurse.federated import engine, silos, simulation, trials
 from privypurse.federated.terms import Offer, Terms
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
-HAS_HEART_DISEASE = (datasets.folder() / "heart_disease").is_dir()
 SILOS = {
     "adult": {"private": 22_696, "self-employed": 3_657, "government": 4_351, "other": 1_857},
     "heart": {"cleveland": 202, "hungarian": 174, "switzerland": 31, "va": 87},
@@ -34,10 +33,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "data",
     [
         "adult",
-        pytest.param(
-            "heart",
-            marks=pytest.mark.skipif(not HAS_HEART_DISEASE, reason="Heart Disease is not in $PRIVYPURSE_DATA"),
-        ),
+        pytest.param("heart", marks=pytest.mark.needs("data/heart_disease")),
     ],
 )
 def test_a_federation_trains_and_nobody_is_overdrawn(data: str, capsys: pytest.CaptureFixture[str]) -> None:

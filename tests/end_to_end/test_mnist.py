@@ -13,11 +13,9 @@ from privypurse import datasets
 from privypurse.networks import TramerBoneh
 
 
+@pytest.mark.needs("data/MNIST")
 def test_a_private_model_learns_mnist() -> None:
-    try:
-        images = datasets.mnist()
-    except pp.InvalidInput as error:
-        pytest.skip(f"MNIST is not here: {error}")
+    images = datasets.mnist()
     people = 6_000
 
     def tensors(pixels: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:

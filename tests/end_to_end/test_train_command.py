@@ -28,7 +28,7 @@ def call(*arguments, before=""):
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=900,  # a busy machine keeps it
         # Threads of one small process after another only get into each other's way.
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

@@ -86,8 +86,19 @@ def peer_pld(rate: float, sigma: float, steps: int, delta: float, pessimistic: b
 
 
 @given(shape=shapes())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_rdp_plans(shape: dict) -> None:
+    is_right_by_rdp(shape)
+
+
+@pytest.mark.slow
+@given(shape=shapes())
+@settings(max_examples=250, deadline=None)
+def test_many_rdp_plans(shape: dict) -> None:
+    is_right_by_rdp(shape)
+
+
+def is_right_by_rdp(shape: dict) -> None:
     budgets, plan = planned(shape, "rdp")
     check(budgets, plan)
     level = int(np.argmax(plan.levels.rate))
@@ -102,8 +113,19 @@ def test_rdp_plans(shape: dict) -> None:
 
 
 @given(shape=shapes())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_pld_plans(shape: dict) -> None:
+    is_right_by_pld(shape)
+
+
+@pytest.mark.slow
+@given(shape=shapes())
+@settings(max_examples=60, deadline=None)
+def test_many_pld_plans(shape: dict) -> None:
+    is_right_by_pld(shape)
+
+
+def is_right_by_pld(shape: dict) -> None:
     budgets, plan = planned(shape, "pld")
     check(budgets, plan)
     level = int(np.argmax(plan.levels.rate))

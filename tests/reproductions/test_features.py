@@ -57,8 +57,8 @@ def small_images(monkeypatch):
     monkeypatch.setattr(data, "parts", parts)
 
 
+@pytest.mark.needs("reproductions")
 def test_features_are_made_once_and_kept(small_images, tmp_path, monkeypatch) -> None:
-    pytest.importorskip("kymatio", reason="kymatio (extra reproductions) is not installed")
     features.prepare("mnist", {"plain", "flip"}, tmp_path, CPU)
     x, y = features.load("mnist", "train", "flip", "groups", tmp_path, CPU)
     assert x.shape == (12, 81, 2, 7, 7)

@@ -489,7 +489,7 @@ def test_capped_means_that_budget_is_left():
         pp.plan(pp.Budgets([1.0] * 50 + [1e9] * 50), "sample", steps=10, batch_size=10, accountant="rdp")
 
 
-@given(
+small_batches = given(
     people=st.integers(1, 3000),
     batch=st.integers(1, 40),
     steps=st.integers(1, 2000),
@@ -497,8 +497,22 @@ def test_capped_means_that_budget_is_left():
     delta=st.sampled_from([1e-3, 1e-5, 1e-8]),
     accountant=st.sampled_from(["rdp", "rdp", "rdp", "pld"]),
 )
-@settings(max_examples=80, deadline=None)
+
+
+@small_batches
+@settings(max_examples=20, deadline=None)
 def test_small_batches_of_many_people_never_overspend(people, batch, steps, levels, delta, accountant):
+    nobody_overspends(people, batch, steps, levels, delta, accountant)
+
+
+@pytest.mark.slow
+@small_batches
+@settings(max_examples=80, deadline=None)
+def test_many_small_batches_of_many_people_never_overspend(people, batch, steps, levels, delta, accountant):
+    nobody_overspends(people, batch, steps, levels, delta, accountant)
+
+
+def nobody_overspends(people, batch, steps, levels, delta, accountant):
     """Where the mean rate is a steep function of σ, the rates must still be those of the σ that is returned."""
     budgets = pp.Budgets(np.resize(levels, people), delta=delta)
     try:

@@ -80,7 +80,7 @@ def test_a_captured_graph_waits_for_its_data_and_keeps_what_it_reads_alive(monke
     assert told == ["settles", "side waits for main", *(3 * computes), "main waits for side", *computes]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.needs("cuda")
 def test_captured_on_a_gpu_it_computes_on_after_memory_was_used_again() -> None:
     model, x, y = training.case("mlp", 64, "cuda")
     mode = training.captured(training.ours)(model, x, y)

@@ -562,7 +562,7 @@ def loss(output, label):
     os.kill(os.getpid(), 9)
 client.answer(2, t.STATE)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == -9, done.stderr
     client = made(tmp_path)
     assert client.joined == 1
@@ -639,7 +639,7 @@ def test_two_processes_on_one_folder_are_refused(tmp_path: Path) -> None:
         "from privypurse.federated.book import Book\nfrom pathlib import Path\n"
         f"try: Book(Path({str(tmp_path)!r}), 't', 'r')\nexcept ValueError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)
     assert "in use by another client" in done.stdout
     client.answer(1, STATE)
 

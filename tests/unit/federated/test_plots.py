@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-from matplotlib.figure import Figure
+from components import require
 
-from privypurse.federated import plots
+require("plots")
+from matplotlib.figure import Figure  # noqa: E402
+
+from privypurse.federated import plots  # noqa: E402
 
 
 def test_a_method_has_one_colour_whatever_the_order_of_its_runs() -> None:

@@ -708,7 +708,7 @@ def test_every_answer_takes_the_time_of_the_terms(tmp_path: Path, monkeypatch: p
         begun = time.monotonic()
         assert said(home.ask(**question)) == expected
         took = time.monotonic() - begun
-        assert 0.3 <= took < 0.3 + 5
+        assert 0.3 <= took < 0.3 + 60  # at once after the terms' time, but for a machine that is busy
 
 
 def test_a_failure_says_nothing_but_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

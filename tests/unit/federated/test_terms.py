@@ -225,9 +225,9 @@ def test_every_term_is_part_of_the_fingerprint(name: str) -> None:
 
 def test_a_million_look_ups_take_no_time() -> None:
     epsilon = np.random.default_rng(0).uniform(0.01, 20, 1_000_000)
-    begun = time.perf_counter()
+    begun = time.process_time()
     rates = TABLES["server"].within(epsilon)
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
     order = np.argsort(epsilon)
     assert (np.diff(rates[order]) >= 0).all()
     # The same as one by one, at a few places.

@@ -358,11 +358,11 @@ def test_a_million_records_quickly():
     asks.count("city == 'Oslo'", noise=1e3)  # the column is sorted into words once
     seconds = []
     for _ in range(5):
-        begun = time.perf_counter()
+        begun = time.process_time()
         got = asks.count("age >= 65 and city == 'Oslo'", noise=1e3)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.process_time() - begun)
     assert float(got) == want
-    assert min(seconds) < 0.5  # 30 ms on an idle machine; this one may be busy
+    assert min(seconds) < 0.5  # of processor time; 30 ms on an idle machine
 
 
 # Floats

@@ -84,7 +84,7 @@ def test_the_census_as_arrays():
 DATA = datasets.folder().resolve()  # tests run in folders of their own
 
 
-@pytest.mark.skipif(not (DATA / "FashionMNIST").is_dir(), reason="Fashion-MNIST is not in $PRIVYPURSE_DATA")
+@pytest.mark.needs("data/FashionMNIST")
 def test_images_as_arrays(monkeypatch):
     monkeypatch.setenv("PRIVYPURSE_DATA", str(DATA))
     inputs = inputs_of(BuiltIn("fashion-mnist"))

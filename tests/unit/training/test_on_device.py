@@ -16,7 +16,7 @@ import privypurse as pp
 from privypurse.training.on_device import static_size
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.needs("cuda"),
     pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning"),
 ]
 LOSS = partial(F.cross_entropy, reduction="none")

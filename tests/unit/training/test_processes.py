@@ -49,7 +49,7 @@ def together(tmp_path: Path, work: Callable[..., Any], *arguments: Any, size: in
     for child in children:
         child.start()
     for child in children:
-        child.join(timeout=100)
+        child.join(timeout=900)
     assert [child.exitcode for child in children] == [0] * size
     return [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(size)]
 

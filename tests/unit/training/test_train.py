@@ -337,7 +337,7 @@ def run_and_kill(folder: Path, plan: pp.Plan, seed: int | None, kills: int, brok
             if log.stat().st_size >= enough:
                 child.kill()
             time.sleep(0.001)
-        child.join(timeout=120)
+        child.join(timeout=900)
     assert child.exitcode == 0
     return log.stat().st_size
 
