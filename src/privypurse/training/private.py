@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,36 @@ from privypurse.training.gradients import Tape, look
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loader import Batch, Draws, PrivateLoader
 from privypurse.training.looks import Looks
-from privypurse.training.outputs import watched
 from privypurse.training.processes import unwrapped
 from privypurse.training.run import PlanExhausted, PrivateRun
+from privypurse.training.tracking import (
+    Drawn,
+    Places,
+    Rows,
+    handed,
+    leave_to_python,
+    mixed,
+    over_records,
+    place_of,
+    plain,
+    state_of,
+    untracked,
+)
 
 __all__ = ["PlanExhausted", "PrivateModel", "PrivateOptimizer", "make_private"]
+
+
+_RANDOM_STREAM = 2**22  # of a seeded run's random numbers: none of its processes has such a rank
+
+
+@dataclass
+class Pass:
+    """A forward pass of some records of the batch at hand."""
+
+    places: Places
+    tape: Tape
+    returned: list[bool] = field(default_factory=list)
+    """Something for each gradient that came back to the model's output."""
 
 
 class Attendance:
@@ -35,15 +60,27 @@ class Attendance:
         self.run, self._reduction = run, loss_reduction
         self._released: dict[str, tuple[Tensor, int]] = {}
         self._batch: Batch | None = None
+        self._drawn: Drawn | None = None
         self._looked = False
-        self._tapes: list[tuple[Tape, int]] = []
+        self._passes: list[Pass] = []
+        self._constants: set[torch.Size] = set()
 
     def begin(self, batch: Batch) -> None:
         """The loader hands a batch out."""
         self.require_stepped()
         if batch.first:
             self.run.clear()  # what a step that was broken off left behind belongs to no other step
-        self._batch = batch
+        self._batch, self._drawn = batch, Drawn(batch.records.size, self._reduction, self._keys())
+
+    def hand_out(self, data: Any) -> Any:
+        """The batch at hand, each tensor knowing whose its rows are."""
+        assert self._drawn is not None
+        return handed(data, Places(self._drawn))
+
+    def _keys(self) -> Callable[[], int]:
+        """Fresh secret numbers for what the loop draws for each record between loader and loss."""
+        source = self.run.source.for_step(self.run.steps_taken, _RANDOM_STREAM + self.run.processes.rank)
+        return lambda: int(source.uniform(1)[0] * 2**53)
 
     def prepare(self) -> bool:
         """A step is about to begin; False if the run ends here."""
@@ -56,7 +93,7 @@ class Attendance:
 
     def restart(self) -> None:
         """The loader begins anew; a batch that was left by ``break`` is forgotten."""
-        self._batch, self._tapes = None, []
+        self._batch, self._drawn, self._passes = None, None, []
 
     def require_stepped(self) -> None:
         """Raise if the batch at hand has not been stepped on."""
@@ -67,44 +104,94 @@ class Attendance:
                 "was in it. For larger steps make a plan with a larger batch_size"
             )
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def watch(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A forward pass of the model on (a part of) the batch at hand."""
-        if self._batch is None:
-            raise InvalidInput(
-                "the model was run in training mode on a batch that is not from the private loader; to measure it, "
-                "call model.eval() first"
-            )
-        first = next((value for value in (*inputs, *options.values()) if isinstance(value, Tensor)), None)
-        if first is None or first.dim() == 0:
-            raise InvalidInput("the model needs a tensor whose first dimension counts records among its inputs")
-        if not self._looked and first.shape[0] > 1:
-            look(self.run.recorder, inputs, options, first.shape[0])
+        places = self._attending(inputs, options)
+        inputs, options = untracked(inputs), untracked(options)
+        if not self._looked and places.size > 1:
+            look(self.run.recorder, inputs, options, places.size)
             self._looked = True
-        tape = Tape(first.shape[0])
-        self._tapes.append((tape, first.shape[0]))
-        return watched(self.run.recorder.forward(tape, *inputs, **options), self._reduction)
+        this = Pass(places, Tape(places.size))
+        output = self.run.recorder.forward(this.tape, *inputs, **options)
+        self._passes.append(this)
+        return handed(output, places, this.returned)
+
+    def _attending(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Places:
+        """Whose rows the inputs are; raises unless they are of the batch at hand, and for the first time."""
+        places, others = place_of((inputs, options))
+        if places is None or self._drawn is None or places.drawn is not self._drawn:
+            raise InvalidInput(
+                "the model was run in training mode on a batch that is not from the private loader, or not the one "
+                "at hand: give it tensors of the loader's batch, or what torch makes of them (values that went "
+                "through NumPy, lists or other tensors are not followed). To measure it, call model.eval() first"
+            )
+        for value in others:
+            self._require_constant(value, places.size)
+        return places
+
+    def _require_constant(self, value: Tensor, records: int) -> None:
+        """Raise for an input with an entry for each record that is not from the loader: it goes by position."""
+        if value.dim() == 0 or value.shape[0] != records or records < 2:
+            self._constants.add(value.shape)
+        elif value.shape not in self._constants and not bool((value == value[:1]).all()):
+            raise InvalidInput(
+                f"an input of the model of shape {tuple(value.shape)} has an entry for each record and is not from "
+                "the loader: what a record meets would hang on its place in the batch. Let the dataset give it, make "
+                "it of the loader's tensors (torch.randn_like(x)), or, if it is a constant, register it as a buffer"
+            )
+
+    def evaluate(self, model: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The model itself, on whatever it is given; records of the loader stay known."""
+        output = model(*untracked(inputs), **untracked(options))
+        try:
+            places, _ = place_of((inputs, options))
+        except InvalidInput:
+            return mixed(output, "the model")
+        return output if places is None else handed(output, places)
+
+    def backward(self, losses: Tensor) -> None:
+        """The backward pass of one loss for each record that went through the model."""
+        state = state_of(losses)
+        own = isinstance(state, Rows) and losses.dim() == 1
+        last = self._passes[-1].places if self._passes else None
+        if not own or not isinstance(state, Rows) or not any(state.places.same(each.places) for each in self._passes):
+            of = "" if last is None else f" of the {last.size} records"
+            raise InvalidInput(
+                f"losses has shape {tuple(losses.shape)}; optimizer.backward(losses) needs one loss for each{of} "
+                "that went through the model, in their order, made of the model's output and the loader's labels: "
+                'reduction="none", then the mean or sum over everything but the first dimension'
+            )
+        torch.autograd.backward(plain(over_records(plain(losses), state.places, self._reduction)))
 
     def forget(self) -> None:
         """Gradients that came back since the last step do not count (zero_grad)."""
-        self._tapes = [(tape, size) for tape, size in self._tapes if not tape.finished()]
+        self._passes = [each for each in self._passes if not each.tape.finished()]
 
     def clip(self) -> bool:
         """Add the clipped gradients of the batch at hand to the step's sum; True if the step is complete."""
         self.run.require_step()
-        batch, tapes = self._batch, [(tape, size) for tape, size in self._tapes if tape.finished()]
-        if batch is None or not tapes:
+        batch, passes = self._batch, [each for each in self._passes if each.tape.finished()]
+        if batch is None or not passes:
             raise InvalidInput("optimizer.step() needs a batch of the private loader and a loss.backward() before it")
-        if sum(size for _, size in tapes) != batch.records.size:
-            raise InvalidInput(
-                f"{sum(size for _, size in tapes)} records went through the model, but the batch has "
-                f"{batch.records.size}; run each batch of the loader through the model once, whole or in parts"
-            )
+        self._require_once(passes, batch.records.size)
         self._require_nothing_else()
-        self._batch, self._tapes = None, []
+        self._batch, self._drawn, self._passes = None, None, []
         if batch.units.size:
-            self._add(batch, tapes)
+            self._add(batch, passes)
         return batch.last
+
+    @staticmethod
+    def _require_once(passes: list[Pass], records: int) -> None:
+        """Raise unless every record of the batch went through the model once, and its loss came back."""
+        if not all(each.returned for each in passes):
+            raise InvalidInput("a gradient came back to the model past its output; use what the model gives alone")
+        times = sum(each.places.counts() for each in passes)
+        if not np.all(times == 1):
+            raise InvalidInput(
+                f"{sum(each.places.size for each in passes)} records went through the model, but the batch has "
+                f"{records}, and each has to go through once; run each batch of the loader through the model once, "
+                "whole or in parts"
+            )
 
     def note_gradients(self) -> None:
         """What is in the parameters' gradients now is known, and nothing to complain about."""
@@ -122,21 +209,19 @@ class Attendance:
                     "backward pass through the model inside of the private one"
                 )
 
-    def _add(self, batch: Batch, tapes: list[tuple[Tape, int]]) -> None:
-        if len(tapes) > 1 and not batch.one_each:
+    def _add(self, batch: Batch, passes: list[Pass]) -> None:
+        if not batch.one_each and not (len(passes) == 1 and passes[0].places.whole):
             raise InvalidInput(
-                "a batch with several records of one person must go through the model whole, not in parts"
+                "a batch with several records of one person must go through the model whole and in the loader's "
+                "order, not in parts"
             )
         units, owner = batch.places(self.run)
-        begin = 0
-        for tape, size in tapes:
-            part = units[begin : begin + size] if owner is None else units
-            self.run.add(tape, part, owner, self._scale(size))
-            begin += size
+        for each in passes:
+            self.run.add(each.tape, units if each.places.whole else self._some(units, each.places), owner)
 
-    def _scale(self, size: int) -> float:
-        """Undoes the division by the number of records in a mean loss."""
-        return float(size) if self._reduction == "mean" else 1.0
+    @staticmethod
+    def _some(units: Tensor, places: Places) -> Tensor:
+        return units[torch.as_tensor(places.rows(), device=units.device)]
 
 
 class PrivateModel(nn.Module):
@@ -147,10 +232,11 @@ class PrivateModel(nn.Module):
         self.inner = model
         object.__setattr__(self, "_attendance", attendance)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *inputs: Any, **options: Any) -> Any:
         if self.inner.training and torch.is_grad_enabled():
             return self._attendance.watch(inputs, options)
-        return self.inner(*inputs, **options)
+        return self._attendance.evaluate(self.inner, inputs, options)
 
     def train(self, mode: bool = True) -> PrivateModel:
         super().train(mode)
@@ -183,6 +269,14 @@ def _itself(model: nn.Module) -> nn.Module:
     return model
 
 
+class TrackedLoader(PrivateLoader):
+    """Hands out batches that know whose their rows are."""
+
+    def __iter__(self) -> Iterator[Any]:
+        assert isinstance(self._attendance, Attendance)
+        return map(self._attendance.hand_out, super().__iter__())
+
+
 class PrivateOptimizer(torch.optim.Optimizer):
     """The user's optimizer; its step clips, adds noise and divides first. Schedulers take it as the optimizer."""
 
@@ -211,6 +305,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._attendance.forget()
         self.inner.zero_grad(set_to_none)
         self._attendance.note_gradients()
+
+    def backward(self, losses: Tensor) -> None:
+        """The backward pass of these losses, one for each record: for whatever loss, instead of loss.backward().
+
+        As many as went through the model, in their order; another shape raises.
+        """
+        self._attendance.backward(losses)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One private step, or, where a step is cut into physical batches, its part of one."""
@@ -283,8 +384,11 @@ def make_private(
     """The model, the optimizer and a loader, so that the ordinary loop trains by the plan.
 
     ``dataset`` has the plan's records in the plan's order. ``loss_reduction`` says what your loss does over the
-    batch: "mean" (the default) or "sum"; a record's loss must not depend on other records. One pass over the loader
-    is the whole run. ``max_physical_batch`` cuts large draws into several batches of the loop with the same result;
+    batch: "mean" (the default) or "sum"; a record's loss must not depend on other records, and what makes it so is
+    refused (see docs/soundness.md, rule 12). Not seen are numbers read off the batch (``.item()``, ``.numpy()``,
+    ``len``) and used as constants, parts of a batch that are weighed differently, and memory shared with NumPy.
+    ``optimizer.backward(losses)`` takes any loss, one for each record. One pass over the loader is the whole run.
+    ``max_physical_batch`` cuts large draws into several batches of the loop with the same result;
     ``optimizer.steps_taken`` says when a step is complete (a scheduler wants to be stepped then). ``journal`` names a
     file in which steps are counted before they are released: a run that is killed and started again with it goes on
     counting from there.
@@ -326,11 +430,12 @@ def make_private(
         except BaseException:
             run.close()  # the journal is free for another try
             raise
+    leave_to_python()
     attendance = Attendance(run, loss_reduction)
     on_device = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
     multiple = 64 if on_device and max_physical_batch is None else 1
     draws = Draws(run, max_physical_batch, max_records_per_person, multiple)
-    loader = PrivateLoader(dataset, draws, attendance, num_workers, options, progress)
+    loader = TrackedLoader(dataset, draws, attendance, num_workers, options, progress)
     return PrivateModel(bare, attendance), PrivateOptimizer(optimizer, attendance), loader
 
 

@@ -365,6 +365,9 @@ def test_forgetting_to_use_what_came_back_is_noticed() -> None:
     _, _, loader = pp.make_private(inner, plain, data(), planned())
     batches = iter(loader)
     x, y = next(batches)
+    with pytest.raises(pp.InvalidInput, match="that make_private gave back"):
+        F.cross_entropy(inner(x), y).backward()
+    x, y = (torch.as_tensor(each.numpy()) for each in (x, y))  # past what is followed
     F.cross_entropy(inner(x), y).backward()
     plain.step()
     with pytest.raises(pp.InvalidInput, match="that make_private gave back"):
@@ -396,22 +399,40 @@ def _through_the_inside(model: nn.Module, x: Tensor, y: Tensor) -> None:
     F.cross_entropy(model.inner(x), y).backward()
 
 
+def _past_what_is_followed(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    F.cross_entropy(model(x), y).backward()
+    x, y = (torch.as_tensor(each.numpy()) for each in (x, y))
+    F.cross_entropy(model.inner(x), y).backward()
+
+
 def _clipped_by_hand(model: nn.Module, x: Tensor, y: Tensor) -> None:
     F.cross_entropy(model(x), y).backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
-@pytest.mark.parametrize("backward", [_with_penalty, _through_the_inside, _clipped_by_hand])
-def test_gradients_from_elsewhere_are_refused(backward: object) -> None:
+@pytest.mark.parametrize(
+    ("backward", "words"),
+    [
+        (_with_penalty, "weight_decay"),
+        (_through_the_inside, "not the model's"),
+        (_past_what_is_followed, "written by something else"),
+        (_clipped_by_hand, "written by something else"),
+    ],
+)
+def test_gradients_from_elsewhere_are_refused(backward: object, words: str) -> None:
     model, optimizer, loader = _made(planned(), data())
     batches = iter(loader)
     x, y = next(batches)
     F.cross_entropy(model(x), y).backward()
     optimizer.step()  # leaves released gradients behind, which a second loop may keep
     x, y = next(batches)
-    backward(model, x, y)
-    with pytest.raises(pp.InvalidInput, match="written by something else"):
+
+    def rest() -> None:
+        backward(model, x, y)
         optimizer.step()
+
+    with pytest.raises(pp.InvalidInput, match=words):
+        rest()
 
 
 @pytest.mark.parametrize("habit", ["none", "to none", "to zero"])

@@ -105,27 +105,47 @@ def test_a_compiled_loss_is_fine() -> None:
 WEIGHTS = torch.tensor([1.0, 2.0, 3.0])
 
 
+def _ignoring(y: Tensor, label: int) -> Tensor:
+    return torch.where(y == label, -100, y)
+
+
+@pytest.mark.parametrize(
+    ("loss", "alone"),
+    [
+        (partial(F.cross_entropy, weight=WEIGHTS), lambda out, y: WEIGHTS[y] * LOSS(out, y)),
+        (nn.CrossEntropyLoss(weight=WEIGHTS), lambda out, y: WEIGHTS[y] * LOSS(out, y)),
+        (lambda out, y: F.cross_entropy(out, _ignoring(y, 0)), lambda out, y: LOSS(out, y) * (y != 0)),
+        (partial(F.cross_entropy, ignore_index=1), lambda out, y: LOSS(out, y) * (y != 1)),
+        (lambda out, y: F.cross_entropy(out / 1.0, y, weight=WEIGHTS), lambda out, y: WEIGHTS[y] * LOSS(out, y)),
+        (lambda out, y: F.nll_loss(out.log_softmax(1), y, weight=WEIGHTS), lambda out, y: WEIGHTS[y] * LOSS(out, y)),
+        (
+            lambda out, y: F.cross_entropy(out.unsqueeze(2).flatten(1), y, ignore_index=1),
+            lambda out, y: LOSS(out, y) * (y != 1),
+        ),
+    ],
+    ids=["weights", "module", "ignored", "ignored label", "behind", "nll", "tokens"],
+)
+def test_a_mean_is_taken_over_records_whatever_labels_count(loss: object, alone: object) -> None:
+    """Ignored labels count zero, class weights multiply, and nothing is divided by what the batch holds."""
+    for a, b in zip(looped(loss=loss), looped(loss=lambda out, y: alone(out, y).mean()), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        (partial(F.cross_entropy, weight=WEIGHTS), "class-weighted"),
-        (nn.CrossEntropyLoss(weight=WEIGHTS), "class-weighted"),
-        (lambda out, y: F.cross_entropy(out, torch.where(y == 0, -100, y)), "ignores label"),
-        (partial(F.cross_entropy, ignore_index=1), "ignores label"),
-        (lambda out, y: F.cross_entropy(out / 1.0, y, weight=WEIGHTS), "class-weighted"),
-        (lambda out, y: F.nll_loss(F.log_softmax(out, dim=1), y, weight=WEIGHTS), "class-weighted"),
-        (lambda out, y: F.cross_entropy(out.unsqueeze(2).flatten(1), y, ignore_index=1), "ignores label"),
         (partial(F.cross_entropy, reduction="sum"), 'loss_reduction="sum"'),
         (lambda out, y: F.mse_loss(out[:, :1], y.float()), "each other's labels"),
     ],
-    ids=["weights", "module", "ignored", "ignored label", "behind", "nll", "tokens", "sum for mean", "broadcast"],
+    ids=["sum for mean", "broadcast"],
 )
-def test_a_mean_whose_divisor_is_made_of_the_batch_is_refused(loss: object, words: str) -> None:
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_loss_that_pairs_records_or_is_not_as_told_is_refused(loss: object, words: str) -> None:
     with pytest.raises(pp.InvalidInput, match=words):
         looped(loss=loss)
 
 
-def test_why_it_is_refused() -> None:
+def test_why_torchs_own_mean_is_not_taken() -> None:
     """The gradient of one record under a class-weighted mean changes when another record's label does."""
     out = torch.randn(2, 3, requires_grad=True)
 

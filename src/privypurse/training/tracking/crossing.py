@@ -1,0 +1,132 @@
+"""The only way over the record dimension, and the gates before the model that know it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+from privypurse.errors import InvalidInput
+from privypurse.training.tracking.places import Drawn, Places
+from privypurse.training.tracking.tracked import Rows, Total, tracked
+
+MEND = (
+    "Give one loss for each record and call optimizer.backward(losses), or take .mean() over them: "
+    "the mean or sum over records by a public number is the only crossing (rule 12)"
+)
+
+
+class Crossing(torch.autograd.Function):
+    """Σ over records. A mean is shown as one; what comes back is the gradient of each record's own loss.
+
+    So no gradient is scaled by how many were drawn; the optimizer's step divides by the public batch size (rule 2).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, divisor: int, kind: str, drawn: Drawn) -> Tensor:
+        ctx.shape, ctx.kind, ctx.drawn = losses.shape, kind, drawn
+        return losses.sum(dim=0) / max(divisor, 1) if kind == "mean" else losses.sum(dim=0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        if ctx.kind != ctx.drawn.reduction:
+            raise InvalidInput(
+                f'this loss is a {ctx.kind} over records, but make_private was told loss_reduction="'
+                f'{ctx.drawn.reduction}", so gradients would be scaled by how many were drawn; pass loss_reduction='
+                f'"{ctx.kind}" to make_private, or call optimizer.backward(losses) with one loss for each record'
+            )
+        ctx.drawn.crossed = True
+        torch.autograd.Variable._execution_engine.queue_callback(ctx.drawn.close)
+        return gradient.expand(ctx.shape), None, None, None
+
+
+class Gate(torch.autograd.Function):
+    """The identity, behind the model. Only what comes back from a crossing goes through."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, drawn: Drawn, passed: list[bool]) -> Tensor:
+        ctx.drawn, ctx.passed = drawn, passed
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        if not ctx.drawn.crossed:
+            raise InvalidInput(f"a gradient came back to the model that is not of a loss over records. {MEND}")
+        ctx.passed.append(True)
+        return gradient, None, None
+
+
+_OURS = (Crossing._backward_cls, Gate._backward_cls)
+
+
+def cross(values: Tensor, state: Rows, dims: tuple[int, ...], kind: str) -> Tensor:
+    """Sum or mean over the record dimension and these others (which are not it): a total."""
+    each = per_record(values, state, dims, kind)
+    return over_records(each, state.places, kind)
+
+
+def over_records(losses: Tensor, places: Places, kind: str) -> Tensor:
+    """The total of one loss (or several) for each record of ``places``."""
+    _require_own_graph(losses)
+    divisor = places.records if places.regular else int((places.counts() > 0).sum())
+    total = Crossing.apply(losses, divisor, kind, places.drawn)  # type: ignore[no-untyped-call]
+    return tracked(total, Total(places.drawn, kind))
+
+
+def per_record(values: Tensor, state: Rows, dims: tuple[int, ...], kind: str) -> Tensor:
+    """A record's own sum or mean: of its rows, and over these other dimensions."""
+    order = (state.dim, *dims)
+    rest = [dim for dim in range(values.dim()) if dim not in order]
+    inner = math.prod(values.shape[dim] for dim in dims)
+    rows = values.permute(*order, *rest).reshape(values.shape[state.dim], inner, *(values.shape[d] for d in rest))
+    added = by_record(rows.sum(dim=1), state.places)
+    if kind == "sum":
+        return added
+    return added / (inner * own_counts(state.places, added))
+
+
+def by_record(rows: Tensor, places: Places) -> Tensor:
+    """The sum of each record's own rows."""
+    if places.regular:
+        return rows if places.each == 1 else rows.reshape(places.records, places.each, *rows.shape[1:]).sum(dim=1)
+    owner = torch.as_tensor(places.rows(), device=rows.device)
+    return rows.new_zeros((places.records, *rows.shape[1:])).index_add(0, owner, rows)
+
+
+def own_counts(places: Places, like: Tensor) -> Tensor | int:
+    """How many rows each record has, to divide by."""
+    if places.regular:
+        return places.each
+    counts = torch.as_tensor(places.counts().clip(1), device=like.device, dtype=like.dtype)
+    return counts.view(-1, *[1] * (like.dim() - 1))
+
+
+def _require_own_graph(losses: Tensor) -> None:
+    """Raise if the losses hang on a parameter outside of the model, or on a backward pass that nobody knows."""
+    waiting, seen = [losses.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, _OURS):
+            continue
+        if isinstance(node, BackwardCFunction):
+            raise InvalidInput(
+                f"the loss goes through an autograd.Function of its own ({node.name()}), and whether its backward "
+                "pass keeps records apart cannot be seen; write it in torch's operations, or put it into the model"
+            )
+        if node.name() == "torch::autograd::AccumulateGrad":
+            raise InvalidInput(FOREIGN)
+        waiting += [following for following, _ in node.next_functions]
+
+
+FOREIGN = (
+    "a tensor that requires gradients and is not the model's goes into the loss: its gradient would be neither "
+    "clipped nor noisy. Use the model that make_private gave back (in training mode); put a head or a learned weight "
+    "outside of it into the model and its optimizer before make_private; for a penalty on parameters use the "
+    "optimizer's weight_decay"
+)
