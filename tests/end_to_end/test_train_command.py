@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +122,85 @@ checkpoint = "mine/checkpoint"
     assert metrics["test"]["accuracy"] > 0.9
     assert "100 people with 200 records" in done.stdout
     assert Path("mine/checkpoint").is_dir()
+
+
+def begun(arguments):
+    """A command in a process of its own, running."""
+    code = "import sys\nfrom privypurse.cli import main\nsys.exit(main(sys.argv[1:]))"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def counted(journal):
+    """Steps that the journal of a run has on disk."""
+    lines = journal.read_text().splitlines()[1:] if journal.exists() else []
+    return int(lines[-1].split()[1]) if lines else 0
+
+
+def test_ctrl_c_ends_a_run_between_steps_and_the_same_command_goes_on():
+    rows = [f"{i % 7 / 7:.3f},{'yes' if i % 7 > 3 else 'no'},2" for i in range(60)]
+    Path("people.csv").write_text("x,answer,epsilon\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    Path("run.toml").write_text(
+        """
+[data]
+table = "people.csv"
+label = "answer"
+classes = ["no", "yes"]
+features = { x = { low = 0, high = 1 } }
+[budgets]
+epsilon = "epsilon"
+[plan]
+steps = 1500
+batch_size = 20
+accountant = "rdp"
+[model]
+kind = "mlp"
+hidden = [4]
+[optimizer]
+name = "SGD"
+lr = 0.1
+[training]
+out = "mine"
+checkpoint = "kept"
+""",
+        encoding="utf-8",
+    )
+    journal = Path("kept/steps")
+    for more in (1, 3):  # twice, the second time in a run that went on
+        before, process = counted(journal), begun(["train", "run.toml"])
+        while counted(journal) <= before + more and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 130
+        assert err == "stopped; steps that were taken stay counted, and the same command goes on from kept\n"
+        saved = torch.load("kept/checkpoint.pt", weights_only=True)["run"]["steps_taken"]
+        assert before < saved < 1_500
+        assert saved == counted(journal)  # every step that is counted is in the model that was kept
+    assert not Path("mine/model.pt").exists()
+    done = call("train", "run.toml")
+    assert done.returncode == 0
+    assert "1,500 steps taken" in done.stdout
+    assert json.loads(Path("mine/metrics.json").read_text(encoding="utf-8"))["steps"] == 1_500
+    assert counted(journal) == 1_500
+
+
+def test_ctrl_c_without_a_checkpoint_says_that_nothing_was_kept(capsys, monkeypatch):
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    Path("config.toml").write_text(cli.train.example(), encoding="utf-8")
+    monkeypatch.setattr("privypurse.runs.running.run", stopped)
+    assert cli.main(["train", "config.toml"]) == 130
+    assert capsys.readouterr().err == "stopped; nothing was kept, for [training] names no checkpoint folder\n"
+    monkeypatch.setattr(cli.plan.pp.Budgets, "read", stopped)
+    assert cli.main(["plan", "people.csv", "--steps", "1", "--batch-size", "1"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
 
 
 def test_a_wrong_file_is_one_line_that_says_what_to_do(capsys):

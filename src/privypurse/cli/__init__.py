@@ -13,7 +13,10 @@ from privypurse.cli.showing import as_it_is
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if it went well, 2 if the input was wrong (with a message that says how to mend it)."""
+    """Run one command.
+
+    Gives 0 if it went well, 2 if the input was wrong (with a message that says how to mend it), 130 after Ctrl-C.
+    """
     options = _parser().parse_args(arguments)
     console = Console()
     try:
@@ -21,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except pp.PrivyPurseError as error:
         Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {as_it_is(str(error))}", soft_wrap=True)
         return 2
+    except KeyboardInterrupt as stopped:
+        Console(stderr=True, highlight=False).print(as_it_is(str(stopped) or "stopped"), soft_wrap=True)
+        return 130
     return 0
 
 
@@ -28,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="privypurse",
         description="Everyone sets their own privacy budget ε; nobody's is overdrawn.",
+        epilog="Each command has a --help of its own, with examples. Exit codes: 0 done, 2 wrong input, 130 Ctrl-C.",
     )
     parser.add_argument("--version", action="version", version=f"privypurse {pp.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -25,6 +26,9 @@ Makes the plan (or takes one), trains by it with fresh cryptographic noise, and 
 metrics.json into a folder; with [individual] spending.csv too, what each person really spent. Accuracy is measured
 on records that take no part in training; what is printed about the people in training is sensitive, and
 metrics.json says which of its figures are.
+
+Ctrl-C ends a run between two steps. With [training] checkpoint, the folder that a run is kept in, the same command
+goes on from there, and every step that was taken stays counted. Without it nothing is kept.
 
 Ranges and categories of a table are given in the file and never estimated from the rows: that would tell something
 about people that no budget pays for.
@@ -64,8 +68,17 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
     with ExitStack() as waiting:
         certifying = waiting.enter_context(bar(console, "certifying"))
-        finished = running.run(config, certifying=certifying, planned=planned, bar=True)
+        try:
+            finished = running.run(config, certifying=certifying, planned=planned, bar=True)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_stopped(config.training.checkpoint)) from None
     _show(finished, config.training.seed, console)
+
+
+def _stopped(checkpoint: Path | None) -> str:
+    if checkpoint is None:
+        return "stopped; nothing was kept, for [training] names no checkpoint folder"
+    return f"stopped; steps that were taken stay counted, and the same command goes on from {checkpoint}"
 
 
 def _show(finished: Finished, seed: int | None, console: Console) -> None:

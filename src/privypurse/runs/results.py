@@ -72,23 +72,26 @@ def metrics_of(
         "promise": _SEEDED if seeded else plan.promise.text,
         "told": [] if spending is None else [{"step": step, "answer": answer} for step, answer in spending.told],
         "test": figures(score),
-        "about": _PUBLIC,
+        "about": _SEEDED if seeded else _PUBLIC,
         "sensitive": {
             "about": _SENSITIVE,
+            # Beside a promise that is none stands no ε.
             "levels": [
-                {"people": row.people, "epsilon": row.epsilon[1], "certified": row.certified[1]}
+                {"people": row.people}
+                if seeded
+                else {"people": row.people, "epsilon": row.epsilon[1], "certified": row.certified[1]}
                 for row in plan.by_level()
             ],
             # How long a step takes tells how many were drawn.
             "seconds": round(seconds, 3),
-            **({} if spending is None else {"spending": _spending(spending)}),
+            **({} if spending is None else {"spending": _spending(spending, seeded)}),
         },
     }
 
 
-def _spending(spending: Spending) -> dict[str, Any]:
+def _spending(spending: Spending, seeded: bool) -> dict[str, Any]:
     return {
-        "about": spending.text,
+        "about": _SEEDED + " What these steps would have cost with secret noise:" if seeded else spending.text,
         "file": SPENDING,
         "active": [{"step": step, "people": people} for step, people in spending.active],
     }

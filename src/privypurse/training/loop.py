@@ -24,6 +24,7 @@ from privypurse.training.checkpoints import Checkpoints
 from privypurse.training.following import Individual, follow
 from privypurse.training.gradients import look, recorded
 from privypurse.training.gradients.clipped import Loss
+from privypurse.training.interruption import undivided
 from privypurse.training.loader import Batch, Draws, PrivateLoader
 from privypurse.training.looks import Looks, moved
 from privypurse.training.on_device import OnDevice, static_size
@@ -185,13 +186,14 @@ def _take(
             while run.steps_taken < goal and not (stopped := not run.prepare()):
                 saved.before_step()
                 loss = next(batches)
-                run.release()
-                optimizer.step()
-                optimizer.zero_grad()  # frees a copy of the model's size before the next forward pass
-                if scheduler is not None:
-                    scheduler.step()
-                applied = run.steps_taken
-                saved.after_step()
+                with undivided():
+                    run.release()
+                    optimizer.step()
+                    optimizer.zero_grad()  # frees a copy of the model's size before the next forward pass
+                    if scheduler is not None:
+                        scheduler.step()
+                    applied = run.steps_taken
+                    saved.after_step()
                 now = time.perf_counter()
                 if progress and (now - looked > 1 / _LOOKS or run.steps_taken == goal):
                     bar.update(run.steps_taken, float(loss))

@@ -251,6 +251,33 @@ def test_runs_differ_unless_they_are_seeded_and_then_they_say_so():
     assert "NOT private" not in Path("one/metrics.json").read_text(encoding="utf-8")
 
 
+def text_in(value):
+    """All keys and texts of some plain data."""
+    if isinstance(value, dict):
+        return [*value, *(text for part in value.values() for text in text_in(part))]
+    if isinstance(value, list):
+        return [text for part in value for text in text_in(part)]
+    return [value] if isinstance(value, str) else []
+
+
+@pytest.mark.parametrize("individual", ["", "[individual]\nevery = 2\n"], ids=["plain", "individual"])
+def test_a_seeded_runs_metrics_say_one_thing(individual):
+    for out, seed in (("secret", ""), ("seeded", "\nseed = 5")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivyPurseWarning)
+            run(edited(('device = "cpu"', f'device = "cpu"\nout = "{out}"{seed}\n{individual}')))
+    metrics = {out: json.loads(Path(out, "metrics.json").read_text(encoding="utf-8")) for out in ("secret", "seeded")}
+    claims = ("ε", "epsilon", "certified", "guarantee", "protects")
+    said = {
+        out: [text for text in text_in(one) if any(word in text for word in claims)] for out, one in metrics.items()
+    }
+    assert {"epsilon", "certified", metrics["secret"]["promise"]} <= set(said["secret"])
+    assert said["seeded"] == []
+    assert metrics["seeded"]["promise"] == metrics["seeded"]["about"]
+    assert "NOT private" in metrics["seeded"]["promise"]
+    assert [row["people"] for row in metrics["seeded"]["sensitive"]["levels"]] == [20, 20]
+
+
 def test_a_run_goes_on_from_its_checkpoint():
     config = edited(('device = "cpu"', 'checkpoint = "saved"\ncheckpoint_every = 2'))
     run(config)
