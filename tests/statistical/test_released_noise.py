@@ -85,7 +85,7 @@ def by_train(plan: pp.Plan, device: str, **options: object) -> np.ndarray:
 
 
 def require(noise: np.ndarray, deviation: float) -> None:
-    """The deviation, the shape and the mean are right; a deviation that is 5 % off is noticed."""
+    """The deviation, the shape and the mean are right; 5 % of deviation, or a tenth of one beside, is noticed."""
     values = noise.ravel() / deviation
     assert values.size == STEPS * 6000  # each step is released once, whole
 
@@ -97,7 +97,7 @@ def require(noise: np.ndarray, deviation: float) -> None:
     assert stats.kstest(values, "norm").pvalue > RARELY
     for wrong in (0.95, 1.05):
         assert chance(values * wrong) < RARELY
-    assert stats.kstest(values + 0.05, "norm").pvalue < RARELY
+    assert stats.kstest(values + 0.1, "norm").pvalue < RARELY
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
