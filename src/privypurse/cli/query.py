@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import warnings
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import privypurse as pp
+from privypurse.budgets import DEFAULT_DELTA
 from privypurse.cli.showing import as_it_is
 from privypurse.errors import PrivyPurseWarning
 
@@ -23,15 +25,15 @@ if TYPE_CHECKING:
 SHORT = "private answers about a table of people, each within their own ε"
 LONG = """\
 Ask a table of people for a count, a sum, a mean or a histogram. The answer carries normal noise, and everybody whom
-the question touches pays for it out of their own purse. Whoever cannot pay any more is left out, silently: nothing
-that is printed says who, or how many.
+the question touches pays for it out of their own purse. Whoever cannot pay any more is not counted: every answer says
+what it costs, and nothing that is printed says who is missing, or how many.
 
 The table is a .csv or .parquet file with one row for each record. What has been spent is kept in a file beside it
 (people.csv.purses), so that questions of today and tomorrow add up. Keep that file as long as the data: removing it
 would let everybody pay again from a full purse. It is refused for another table or other budgets.
 
 --noise is the standard deviation of the noise. Somebody who counts 1 in an answer pays about 1/noise²: half the noise
-costs four times as much.
+costs four times as much. --cost gives the ε instead, at --at-delta, and solves the noise.
 
 examples (make a table first):
   python3 -c 'print("age,city,pay,epsilon"); [
@@ -41,6 +43,8 @@ examples (make a table first):
   privypurse query people.csv --epsilon epsilon mean pay --lower 0 --upper 1000 --noise 20
   privypurse query people.csv --epsilon epsilon histogram city --categories Oslo,Bergen --noise 20
   privypurse query people.csv --epsilon epsilon histogram age --edges 0,18,65,120 --noise 20
+  privypurse query people.csv --epsilon epsilon count --where "age >= 65" --cost 0.1
+  privypurse query people.csv --epsilon epsilon holding 0.1 --cost 0.05
 
 with one ε for all, and a column that says whose record it is:
   privypurse query visits.parquet --epsilon 1 --person patient sum cost --lower 0 --upper 5000 --noise 50000
@@ -53,11 +57,11 @@ _NOISE = "standard deviation of the noise"
 _BEFORE = "privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purses FILE]"
 _BOUNDS = " --lower NUMBER --upper NUMBER"
 _USAGE = {"count": "", "sum": f" COLUMN{_BOUNDS}", "mean": f" COLUMN{_BOUNDS}",
-          "histogram": " COLUMN (--categories A,B,… | --edges 0,10,…)"}  # fmt: skip
+          "histogram": " COLUMN (--categories A,B,… | --edges 0,10,…)", "holding": " ε"}  # fmt: skip
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    command.usage = f"{_BEFORE}\n       QUESTION …  (count, sum, mean or histogram; then --help)"
+    command.usage = f"{_BEFORE}\n       QUESTION …  (count, sum, mean, histogram or holding; then --help)"
     command.add_argument("table", metavar="TABLE", help="the .csv or .parquet file of people")
     who = command.add_argument_group("who holds what")
     who.add_argument("--epsilon", metavar="COLUMN|ε", default="epsilon", type=_number_or_name,
@@ -68,6 +72,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     who.add_argument(
         "--purses", metavar="FILE", help="where spending is kept (default: the table's name and .purses)"
     )
+    command.add_argument("--json", action="store_true", help="print the answer as JSON")
     command.add_argument("--seed", type=int, help="repeatable noise, for tests: NOT private")
     questions = command.add_subparsers(title="questions", dest="question", required=True, metavar="QUESTION",
                                        prog="privypurse query TABLE")  # fmt: skip
@@ -75,6 +80,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     total = questions.add_parser("sum", help="the sum of a column")
     mean = questions.add_parser("mean", help="the mean of a column")
     histogram = questions.add_parser("histogram", help="how many in each category, or between edges")
+    holding = questions.add_parser("holding", help="how many of all people can still pay an ε")
+    holding.add_argument("holding", metavar="ε", type=float, help="of one question by itself, at --at-delta")
     for question in (total, mean):
         question.add_argument("column", metavar="COLUMN")
         question.add_argument(
@@ -87,12 +94,18 @@ def add_options(command: argparse.ArgumentParser) -> None:
     bins = histogram.add_mutually_exclusive_group(required=True)
     bins.add_argument("--categories", metavar="A,B,…", help="public values of the column")
     bins.add_argument("--edges", metavar="0,10,…", type=_numbers, help="public bounds of bins")
-    for question in (count, total, mean, histogram):
+    for question in (count, total, mean, histogram, holding):
         name = question.prog.rpartition(" ")[2]
-        question.usage = f"{_BEFORE}\n       {name}{_USAGE[name]} --noise NUMBER [--where CONDITION]"
+        rows = "" if question is holding else " [--where CONDITION]"
+        question.usage = f"{_BEFORE}\n       {name}{_USAGE[name]} (--noise NUMBER | --cost ε) [--at-delta δ]{rows}"
         on_both = ", in people, on count and scaled sum" if question is mean else ""
-        question.add_argument("--noise", metavar="NUMBER", type=float, required=True, help=_NOISE + on_both)
-        question.add_argument("--where", metavar="CONDITION", help="rows to look at (default: all)")
+        price = question.add_mutually_exclusive_group(required=True)
+        price.add_argument("--noise", metavar="NUMBER", type=float, help=_NOISE + on_both)
+        price.add_argument("--cost", metavar="ε", type=float, help="what it may cost a person, by itself")
+        question.add_argument("--at-delta", metavar="δ", type=float, default=DEFAULT_DELTA,
+                              help="the δ at which costs are told and given (default: 1e-5)")  # fmt: skip
+        if question is not holding:
+            question.add_argument("--where", metavar="CONDITION", help="rows to look at (default: all)")
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
@@ -100,7 +113,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     from privypurse.queries.files import read_table
 
     table = read_table(options.table)
-    purses = options.purses or f"{options.table}.purses"
+    purses = options.purses or _beside(Path(options.table))
     if Path(purses).resolve() == Path(options.table).resolve():
         raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
     budgets, opened = _budgets(options, table), not Path(purses).exists()
@@ -112,6 +125,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
             answer = _asked(analyst, options)
     except OSError as error:
         raise pp.PrivyPurseError(f"spending cannot be written to {purses} ({error}), so nothing is told") from None
+    if options.json:
+        console.print(json.dumps(answer.to_json(), ensure_ascii=False), markup=False, highlight=False, soft_wrap=True)
+        return
     _show(answer, options, console)
     if options.seed is not None:
         console.print(f"[bold red]seeded with {options.seed}: a test, NOT private[/]", highlight=False)
@@ -119,6 +135,17 @@ def run(options: argparse.Namespace, console: Console) -> None:
         said = f"new purses for {budgets.people:,} people: {as_it_is(str(purses))}"
         console.print(said, highlight=False, soft_wrap=True)
     console.print(f"spending is kept in {as_it_is(str(purses))}; keep it as long as the data", highlight=False)
+
+
+def _beside(table: Path) -> str:
+    """The file of purses of a table, which is the same by whatever link the table is reached."""
+    whole = table.resolve()
+    purses, named = whole.with_name(whole.name + ".purses"), Path(f"{table}.purses")
+    if not purses.exists() and whole.stat().st_nlink > 1:
+        raise pp.InvalidInput(
+            f"{whole} has other names too (hard links), and its purses may lie beside one of them; give --purses"
+        )
+    return str(named if named.resolve() == purses else purses)
 
 
 def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
@@ -134,7 +161,10 @@ def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
 
 
 def _asked(analyst: Analyst, options: argparse.Namespace) -> Answer:
-    shared = {"noise": options.noise, "where": options.where}
+    price = {"noise": options.noise, "cost": options.cost, "delta": options.at_delta}
+    if options.question == "holding":
+        return analyst.count_holding(options.holding, **price)
+    shared = {**price, "where": options.where}
     match options.question:
         case "count":
             return analyst.count(**shared)
@@ -167,7 +197,7 @@ def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None
         console.print(answer.note, highlight=False, soft_wrap=True)
     what = "count and scaled sum" if options.question == "mean" else "each number"
     console.print(f"noise: normal, standard deviation {answer.noise:g} on {what}", highlight=False, soft_wrap=True)
-    console.print(f"cost: {answer.cost}; nothing for whom it does not touch", highlight=False, soft_wrap=True)
+    console.print(f"{answer.says}; whom it does not touch pays nothing", highlight=False, soft_wrap=True)
 
 
 def _rounded(value: float, noise: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from privypurse import ladder
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
-from privypurse.budgets import Budgets
+from privypurse.budgets import DEFAULT_DELTA, Budgets
 from privypurse.errors import InvalidInput
 from privypurse.pursefile import PurseFile, fingerprint_arrays
 from privypurse.queries.answers import Answer, Cost, epsilon_of
@@ -25,7 +24,7 @@ from privypurse.queries.callables import numbers_of, truths_of
 from privypurse.queries.columns import Column, Mask, Numbers, Truths
 from privypurse.queries.conditions import Condition, named
 from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
-from privypurse.queries.mechanism import check_scale, noisy_sum, worst_cost
+from privypurse.queries.mechanism import Price, check_scale, noisy_sum, priced
 from privypurse.queries.noise import noise_source
 from privypurse.queries.rows import rows_of
 
@@ -44,7 +43,9 @@ class Analyst:
 
     A person pays for ‖what their rows add up to‖ / noise, after clipping. Whom a question does not touch pays
     nothing. Whoever cannot pay contributes nothing to that question and is charged nothing; neither answer nor errors
-    say so, so an answer is about those who can still pay. `spent` and `purses` are sensitive: not for the analyst.
+    say who or how many, so every answer is about those who can still pay, and says so with what it costs: as ε at the
+    ``delta`` that the question names. ``cost``, such an ε, may be given instead of ``noise``. `spent` and `purses`
+    are sensitive: not for the analyst.
 
     With ``purses``, a file, spending outlives the process: the charge is on disk before the answer is returned, and
     the file is refused for other data or budgets. Without it, spending is forgotten with this object; do not make a
@@ -89,11 +90,10 @@ class Analyst:
         self._owner: IntArray | None = None if budgets.person is None else budgets.owner
         first = budgets.first_record
         self._epsilon = ladder.rung_value(ladder.rung_below(budgets.epsilon[first]))
-        self._smallest_delta = float(budgets.delta.min())
         self.purses = Filter(self._epsilon, budgets.delta[first], currency)
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
         self._noise = noise_source(seed)
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self._process = os.getpid()
         self._file: PurseFile | None = None
         self._closed = False
         if purses is not None:
@@ -116,9 +116,10 @@ class Analyst:
 
     def close(self) -> None:
         """Let go of the file of purses. An analyst that is closed answers nothing."""
-        self._closed = True
-        if self._file is not None:
-            self._file.close()
+        with self.purses.lock:  # after what is being answered
+            self._closed = True
+            if self._file is not None:
+                self._file.close()
 
     def __enter__(self) -> Analyst:
         return self
@@ -128,30 +129,86 @@ class Analyst:
     ) -> None:
         self.close()
 
-    def count(self, where: Where = None, *, noise: float) -> Answer:
-        """How many people have a row for which ``where`` holds.
+    def count(
+        self,
+        where: Where = None,
+        *,
+        noise: float | None = None,
+        cost: float | None = None,
+        delta: float = DEFAULT_DELTA,
+    ) -> Answer:
+        """How many people have a row for which ``where`` holds, of those who can pay.
 
         ``noise`` is the standard deviation, in people. Whom it touches pays for 1/noise.
         """
+        price = self._priced(1.0, noise, cost, delta)
         chosen = self._chosen(where)
         sums = by_person(chosen.astype(np.float64)[:, None], self._owner, self._people)
-        return self._answer(Dense(np.minimum(sums.values, 1.0)), 1.0, noise, lambda total: float(total[0]))
+        answer = self._answer(Dense(np.minimum(sums.values, 1.0)), price, lambda total: float(total[0]))
+        return replace(answer, alike=True)
 
-    def sum(self, column: str, *, lower: float, upper: float, noise: float, where: Where = None) -> Answer:
+    def count_holding(
+        self,
+        holding: float | Cost,
+        *,
+        noise: float | None = None,
+        cost: float | None = None,
+        delta: float = DEFAULT_DELTA,
+    ) -> Answer:
+        """How many of all people can still pay ``holding`` after this count: an ε at δ, or the cost of an answer.
+
+        Whoever is counted pays for 1/noise, and holds ``holding`` besides; whoever is not pays nothing. So it is a
+        count like any other: what is left of a purse follows from its owner's rows and from what was answered, and a
+        person who contributes nothing is not counted. How many are missing from an answer cannot be told: those who
+        are have nothing left to pay for being counted with.
+        """
+        price = self._priced(1.0, noise, cost, delta)
+        asked = holding if isinstance(holding, Cost) else self._priced(1.0, None, holding, delta).cost
+        if asked.currency != self.purses.currency.name:
+            raise InvalidInput(f"holding is in {asked.currency!r}, but purses are in {self.purses.currency.name!r}")
+        with self.purses.lock:  # nobody pays for anything else between the look and the charge
+            enough = np.asarray(self.purses.affords(np.asarray(asked.amount + price.cost.amount)))
+            flags = np.broadcast_to(enough, self.purses.total.shape).astype(np.float64)
+            answer = self._answer(Dense(flags[:, None]), price, lambda total: float(total[0]))
+        note = f"people who hold {replace(asked, delta=price.cost.delta).in_words()} besides what being counted costs"
+        return replace(answer, alike=True, note=note)
+
+    def sum(
+        self,
+        column: str,
+        *,
+        lower: float,
+        upper: float,
+        noise: float | None = None,
+        cost: float | None = None,
+        delta: float = DEFAULT_DELTA,
+        where: Where = None,
+    ) -> Answer:
         """The sum of a column over rows for which ``where`` holds.
 
         What a person's rows add up to is clipped to [lower, upper], two public numbers. ``noise`` is the standard
         deviation in the column's own units; a person pays for |their clipped sum|/noise.
         """
         low, high = _bounds(lower, upper)
+        price = self._priced(max(abs(low), abs(high)), noise, cost, delta)
         values, touched = self._numbers(column, where)
         sums = by_person(values[:, None], self._owner, self._people).values
         if self._owner is not None:
             touched = np.bincount(self._owner, touched, minlength=self._people) > 0
         clipped = np.where(touched[:, None], np.clip(sums, low, high), 0.0)
-        return self._answer(Dense(clipped), max(abs(low), abs(high)), noise, lambda total: float(total[0]))
+        return self._answer(Dense(clipped), price, lambda total: float(total[0]))
 
-    def mean(self, column: str, *, lower: float, upper: float, noise: float, where: Where = None) -> Answer:
+    def mean(
+        self,
+        column: str,
+        *,
+        lower: float,
+        upper: float,
+        noise: float | None = None,
+        cost: float | None = None,
+        delta: float = DEFAULT_DELTA,
+        where: Where = None,
+    ) -> Answer:
         """The mean of a column over rows for which ``where`` holds, each value clipped to [lower, upper].
 
         One question with two numbers: the sum of values centred and scaled to [-1, 1], and how many there are; the
@@ -163,19 +220,21 @@ class Analyst:
         """
         low, high = _bounds(lower, upper)
         middle, half = (low + high) / 2, (high - low) / 2
+        price = self._priced(math.sqrt(2.0), noise, cost, delta)
+        least = max(1.0, price.noise)
         values, touched = self._numbers(column, where)
         scaled = np.where(touched, (np.clip(values, low, high) - middle) / half, 0.0)
         both = by_person(np.stack([scaled, touched], axis=1), self._owner, self._people)
 
         def quotient(total: FloatArray) -> float:
-            if total[1] <= max(1.0, noise):
+            if total[1] <= least:
                 return middle
             return float(middle + half * np.clip(total[0] / total[1], -1.0, 1.0))
 
-        answer = self._answer(both, math.sqrt(2.0), noise, quotient)
+        answer = self._answer(both, price, quotient)
         count = float(answer.released[1])
-        if count <= max(1.0, noise):
-            most = "the noise" if noise >= 1 else "1"
+        if count <= least:
+            most = "the noise" if price.noise >= 1 else "1"
             return replace(
                 answer,
                 note=f"the noisy count does not exceed {most}: this is the middle of the range, not an answer",
@@ -188,7 +247,9 @@ class Analyst:
         *,
         categories: Sequence[Any] | None = None,
         edges: Sequence[float] | None = None,
-        noise: float,
+        noise: float | None = None,
+        cost: float | None = None,
+        delta: float = DEFAULT_DELTA,
         where: Where = None,
     ) -> Answer:
         """How many rows fall into each bin: one number for each of ``categories``, or between ``edges``.
@@ -197,7 +258,7 @@ class Analyst:
         too. A row in no bin counts nowhere. ``noise`` is the standard deviation of each number. A person with one row
         pays for 1/noise, however many bins there are; several rows of one person are clipped together to norm 1.
         """
-        values = self._column(column)
+        price, values = self._priced(1.0, noise, cost, delta), self._column(column)
         if (categories is None) == (edges is None):
             raise InvalidInput("give either categories= (public values) or edges= (public bounds of bins)")
         if edges is not None:
@@ -208,15 +269,24 @@ class Analyst:
         if where is not None:
             place = np.where(self._chosen(where), place, -1)
         counts = in_bins(place, self._owner, self._people, size)
-        answer = self._answer(counts, 1.0, noise, lambda total: total)
-        if self._people == self._rows.count:
-            return answer
+        answer = self._answer(counts, price, lambda total: total)
+        if self._owner is None:  # whether ids were given is public; whether somebody has a second row is not
+            return replace(answer, alike=True)
         return replace(
             answer,
             note="a person's rows count for at most 1 together, as a vector: 1 in one bin, or 0.71 in each of two",
         )
 
-    def ask(self, q: Callable[[Any], Any], *, size: int, clip: float, noise: float) -> Answer:
+    def ask(
+        self,
+        q: Callable[[Any], Any],
+        *,
+        size: int,
+        clip: float,
+        noise: float | None = None,
+        cost: float | None = None,
+        delta: float = DEFAULT_DELTA,
+    ) -> Answer:
         """The sum of any ``q(rows)``, numbers of shape [rows, size], one row for each row.
 
         What a person's rows add up to is clipped to norm ``clip``; a person pays for its norm/noise. ``q`` gets the
@@ -224,9 +294,9 @@ class Analyst:
         """
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InvalidInput(f"size is {size!r}; it must be how many numbers q gives for a row, 1 or more")
-        limit, _ = check_scale(clip, "clip"), check_scale(noise, "noise")
+        price = self._priced(check_scale(clip, "clip"), noise, cost, delta)
         values = numbers_of(q, self._rows, self._public_rows(), size)
-        return self._answer(by_person(values, self._owner, self._people), limit, noise, lambda total: total)
+        return self._answer(by_person(values, self._owner, self._people), price, lambda total: total)
 
     def spent(self, record: int) -> float:
         """The ε that the owner of this record has spent so far, at their δ. For that person's eyes only (rule 6)."""
@@ -239,30 +309,27 @@ class Analyst:
         # Both are proven: what the amount costs, and what the purse promised for any amount that fits into it.
         return min(float(epsilon_of(amount, delta, self.purses.currency.name)), float(self._epsilon[person]))
 
+    def _priced(self, clip: float, noise: float | None, cost: float | None, delta: float) -> Price:
+        return priced(self.purses, clip, noise=noise, cost=cost, delta=delta)
+
     def _answer(
-        self,
-        contributions: Contributions,
-        clip: float,
-        noise: float,
-        read: Callable[[FloatArray], float | FloatArray],
+        self, contributions: Contributions, price: Price, read: Callable[[FloatArray], float | FloatArray]
     ) -> Answer:
-        deviation = check_scale(noise, "noise")
-        if self._closed or os.getpid() != self._process:
-            raise InvalidInput(
-                "this analyst is closed, or was made by another process; make a new one from its file of purses"
-            )
-        with self._lock:  # two questions at once would both be paid with the same coin
+        with self.purses.lock:  # two questions at once would both be paid with the same coin
+            if self._closed or os.getpid() != self._process:
+                raise InvalidInput(
+                    "this analyst is closed, or was made by another process; make a new one from its file of purses"
+                )
             total = noisy_sum(
                 contributions,
                 self.purses,
-                clip=clip,
-                noise=deviation,
+                clip=price.clip,
+                noise=price.noise,
                 source=self._noise,
                 save=None if self._file is None else self._save,
             )
         released = frozen(total)
-        cost = Cost(worst_cost(self.purses, clip, deviation), self.purses.currency.name, self._smallest_delta)
-        return Answer(read(released), deviation, cost, released)
+        return Answer(read(released), price.noise, price.cost, released)
 
     def _save(self) -> None:
         assert self._file is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +23,7 @@ class Cost:
     """μ² (currency "gdp") or ρ ("zcdp"); amounts of several releases add up."""
     currency: str
     delta: float = DEFAULT_DELTA
-    """At which `epsilon` is told."""
+    """At which `epsilon` is told: a number that whoever asks has named, never one of the people's own."""
 
     @property
     def epsilon(self) -> float:
@@ -29,10 +31,11 @@ class Cost:
         return float(epsilon_of(self.amount, self.delta, self.currency))
 
     def __str__(self) -> str:
-        symbol = SYMBOLS[self.currency]
-        return (
-            f"at most {symbol} = {self.amount:.3g} a person, by itself ε = {self.epsilon:.3g} at δ = {self.delta:g}"
-        )
+        return f"at most {self.in_words()}"
+
+    def in_words(self) -> str:
+        """ε is rounded up to three digits."""
+        return f"ε = {_up(self.epsilon)} at δ = {_plain(self.delta)} by itself"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,32 @@ class Answer:
     """About the standard deviation of ``value`` itself where that is not ``noise``; from released numbers alone."""
     note: str = ""
     """What has to be known about the value, from public and released numbers alone."""
+    alike: bool = False
+    """Whether everybody who is counted pays the same; else ``cost`` is the most that somebody may pay."""
+
+    @property
+    def says(self) -> str:
+        """Whom the answer is about: those who could pay for it, and nobody is told how many could not."""
+        if self.alike:
+            return f"costs {self.cost.in_words()}; whoever has less left is not counted"
+        return f"costs {self.cost}; whoever has less left than their own part costs is not counted"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain numbers and text."""
+        return {
+            "value": np.asarray(self.value).tolist(),
+            "noise": self.noise,
+            "error": self.error,
+            "note": self.note,
+            "released": self.released.tolist(),
+            "cost": {
+                "epsilon": self.cost.epsilon,
+                "delta": self.cost.delta,
+                "amount": self.cost.amount,
+                "currency": self.cost.currency,
+            },
+            "says": self.says,
+        }
 
     def __float__(self) -> float:
         return float(self.value)
@@ -59,12 +88,27 @@ class Answer:
             shown += f" ± about {in_short(self.error)}"
         elif not self.note:
             shown += f" (noise of standard deviation {self.noise:g})"
-        return f"{shown}{self.note and f' ({self.note})'}; cost {self.cost}"
+        return f"{shown}{self.note and f' ({self.note})'}; {self.says}"
 
 
 def in_short(number: float) -> str:
     """Two digits that mean something: 330, not 3.3e+02."""
     return f"{float(f'{number:.2g}'):g}"
+
+
+def _up(number: float) -> str:
+    """Three digits, rounded up: what is told is not less than what it costs."""
+    if not 0 < number < math.inf:
+        return f"{number:g}"
+    digit = 10.0 ** (math.floor(math.log10(number)) - 2)
+    shown = math.ceil(number / digit * (1 - 1e-12)) * digit
+    return _plain(shown)
+
+
+def _plain(number: float) -> str:
+    """1e-5, not 1e-05."""
+    mantissa, e, exponent = f"{number:.3g}".partition("e")
+    return mantissa + (f"e{int(exponent)}" if e else "")
 
 
 def epsilon_of(amount: FloatArray | float, delta: FloatArray | float, currency: str) -> FloatArray:

@@ -59,7 +59,8 @@ class Text:
     def bytes_of(self) -> list[AnyArray]:
         import pyarrow as pa
 
-        _, offsets, letters = pa.array(self.words, pa.large_string()).buffers()
+        words = [_utf8(word) for word in self.words.tolist()]
+        _, offsets, letters = pa.array(words, pa.large_binary()).buffers()
         ends = np.frombuffer(offsets, np.int64, self.words.size + 1)
         text = np.frombuffer(letters, np.uint8, int(ends[-1])) if ends[-1] else np.empty(0, np.uint8)
         return [self.codes, ends, text]
@@ -124,8 +125,8 @@ def _of_objects(array: AnyArray) -> Column:
     import pyarrow.compute as pc
 
     try:
-        arrow = pa.array(array.astype(object) if array.dtype.kind == "T" else array, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        arrow = _as_arrow(array.astype(object) if array.dtype.kind == "T" else array)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
         return Other("a mix of kinds", array)
     if isinstance(arrow, pa.ChunkedArray):
         arrow = arrow.combine_chunks()
@@ -135,6 +136,11 @@ def _of_objects(array: AnyArray) -> Column:
         coded = arrow.dictionary_encode()
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         return Text(codes, np.asarray(coded.dictionary.to_numpy(zero_copy_only=False), dtype=object))
+    if pa.types.is_large_binary(arrow.type):  # see _as_arrow
+        coded = arrow.dictionary_encode()
+        words = np.empty(len(coded.dictionary), dtype=object)
+        words[:] = [word.decode("utf-8", "surrogatepass") for word in coded.dictionary.to_pylist()]
+        return Text(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), words)
     if pa.types.is_boolean(arrow.type):
         missing = pc.is_null(arrow).to_numpy(zero_copy_only=False) if arrow.null_count else None
         return Truths(arrow.fill_null(False).to_numpy(zero_copy_only=False), missing)
@@ -143,6 +149,25 @@ def _of_objects(array: AnyArray) -> Column:
     if pa.types.is_date(arrow.type) or pa.types.is_timestamp(arrow.type):
         return Dates(arrow.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False))
     return Other(f"{arrow.type}", array)
+
+
+def _as_arrow(array: AnyArray) -> Any:
+    """As large binary where a text holds half of a surrogate pair, which is no Unicode: no cell may raise."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(array, from_pandas=True)
+    except (UnicodeError, pa.ArrowInvalid) as error:
+        if array.dtype.kind == "O" and not isinstance(error, UnicodeError):
+            raise
+        cells = [_utf8(cell) if isinstance(cell, str) else cell for cell in array.tolist()]
+        if any(isinstance(cell, bytes) for cell in array.tolist()):
+            raise TypeError("text and bytes in one column") from None
+        return pa.array(cells, pa.large_binary(), from_pandas=True)
+
+
+def _utf8(word: str) -> bytes:
+    return word.encode("utf-8", "surrogatepass")
 
 
 def as_array(values: Any) -> AnyArray:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from privypurse.accounting.filters import Filter
 from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput
+from privypurse.queries.answers import Cost
 from privypurse.queries.contributions import UP, Contributions, grain
 from privypurse.queries.noise import Noise
 
@@ -56,6 +59,38 @@ def worst_cost(purses: Filter, clip: float, noise: float) -> float:
     """What `noisy_sum` costs a person at most, in the filter's currency."""
     with np.errstate(over="ignore"):
         return float(purses.currency.gaussian(np.asarray(clip * UP * UP / noise)))
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a question's noise is and what it costs, known before anything is looked at."""
+
+    clip: float
+    noise: float
+    cost: Cost
+
+
+def priced(purses: Filter, clip: float, *, noise: float | None, cost: float | None, delta: float) -> Price:
+    """By the noise that was given, or the least at which a contribution of ``clip`` costs no more than ``cost``."""
+    at = check_scale(delta, "delta")
+    if at >= 1:
+        raise InvalidInput(f"delta is {at:g}; it must lie below 1")
+    if (noise is None) == (cost is None):
+        raise InvalidInput("give either noise= (a standard deviation) or cost= (an ε at delta=)")
+    deviation = check_scale(noise, "noise") if noise is not None else _noise_for(purses, clip, cost, at)
+    return Price(clip, deviation, Cost(worst_cost(purses, clip, deviation), purses.currency.name, at))
+
+
+def _noise_for(purses: Filter, clip: float, cost: float | None, delta: float) -> float:
+    """Rounded up: the ε that is told in the end is not above ``cost``."""
+    epsilon, currency = check_scale(cost, "cost"), purses.currency  # type: ignore[arg-type]
+    amount = float(currency.purse(np.array([epsilon]), np.array([delta]))[0])
+    if not amount > 0:
+        raise InvalidInput(f"cost is ε = {epsilon:g} at δ = {delta:g}, too little for any noise; allow more")
+    noise, more = clip * math.sqrt(worst_cost(purses, 1.0, 1.0) / amount), 1e-12
+    while Cost(worst_cost(purses, clip, noise), currency.name, delta).epsilon > epsilon:
+        noise, more = noise * (1 + more), 2 * more
+    return check_scale(noise, "the noise for this cost")
 
 
 def check_scale(value: float, name: str) -> float:

@@ -43,7 +43,7 @@ class Rows(ABC):
     @property
     @abstractmethod
     def whole(self) -> Any:
-        """All rows, to be handed to a callable."""
+        """All rows, to be handed to a callable: what it writes into them changes no other question's rows."""
 
     @property
     @abstractmethod
@@ -110,7 +110,7 @@ class FrameRows(Rows):
 
     @property
     def whole(self) -> Any:
-        return self._frame.copy(deep=False)  # a callable may add columns to what it is given
+        return self._frame.copy()  # a callable may add columns to what it is given, or write into them
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -164,14 +164,14 @@ class TableRows(Rows):
 
     @property
     def whole(self) -> Any:
-        return dict(self._table)
+        return {name: _own(values) for name, values in self._table.items()}
 
     @property
     def columns(self) -> Mapping[str, Column]:
         return self._columns
 
     def take(self, rows: Any, places: AnyArray) -> Any:
-        return {name: values[places] for name, values in rows.items()}
+        return {name: _read_only(values[places]) for name, values in rows.items()}
 
     def length(self, rows: Any) -> int:
         return len(next(iter(rows.values())))
@@ -205,14 +205,14 @@ class ArrayRows(Rows):
 
     @property
     def whole(self) -> Any:
-        return self._data
+        return self._form(tuple(_own(part) for part in self._parts(self._data)))
 
     @property
     def columns(self) -> Mapping[str, Column]:
         return {}
 
     def take(self, rows: Any, places: AnyArray) -> Any:
-        return self._form(tuple(part[places] for part in self._parts(rows)))
+        return self._form(tuple(_read_only(part[places]) for part in self._parts(rows)))
 
     def length(self, rows: Any) -> int:
         return len(self._parts(rows)[0])
@@ -237,6 +237,16 @@ def rows_of(data: Any) -> Rows:
         f"data is of type {type(data).__name__}; give a pandas DataFrame, a mapping from names to arrays, an array, "
         "a tensor, or a tuple of arrays or tensors"
     )
+
+
+def _own(values: Any) -> Any:
+    """A copy where there is no read-only view: tensors have none."""
+    return values.detach().clone() if _is_tensor(values) else values
+
+
+def _read_only(values: Any) -> Any:
+    """As the real rows will be, so that a callable which writes into them is found out on made-up ones."""
+    return frozen(values) if isinstance(values, np.ndarray) else values
 
 
 def _is_tensor(values: Any) -> bool:

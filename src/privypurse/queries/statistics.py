@@ -68,7 +68,7 @@ class Statistics:
 
     def __str__(self) -> str:
         parts = [f"{p:g}-quantile {q:.4g}" for p, q in zip(self.probabilities, self.quantiles, strict=True)]
-        return f"mean {self.mean:.4g}, {', '.join(parts)}; cost {self.cost}"
+        return f"mean {self.mean:.4g}, {', '.join(parts)}; costs {self.cost}"
 
 
 @dataclass(frozen=True)
