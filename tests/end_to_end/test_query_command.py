@@ -139,7 +139,7 @@ def test_a_mean_of_nobody_says_that_it_is_none(capsys, people):
 def test_usage_reads_well(capsys):
     with pytest.raises(SystemExit):
         cli.main(["query", "people.csv", "mean"])
-    assert "mean COLUMN --lower NUMBER --upper NUMBER --noise NUMBER [--where CONDITION]" in capsys.readouterr().err
+    assert "mean COLUMN --lower NUMBER --upper NUMBER (--noise NUMBER | --cost ε)" in capsys.readouterr().err
 
 
 def test_a_changed_table_or_budget_is_refused(capsys, people, tmp_path):
@@ -214,7 +214,7 @@ def test_the_examples_in_the_help_run(capsys, tmp_path):
     rng = np.random.default_rng(0)
     pq.write_table(pa.table({"patient": rng.integers(0, 9, 50), "cost": rng.random(50) * 900}), "visits.parquet")
     examples = re.findall(r"^  privypurse query (.*)$", shown, re.MULTILINE)
-    assert len(examples) == 5
+    assert len(examples) == 7
     for line in examples:
         code, out, _ = run(capsys, line)
         assert code == 0
