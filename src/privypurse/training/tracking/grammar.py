@@ -10,6 +10,7 @@ with one it is refused. So nothing depends on what the labels hold, only on how 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,17 @@ from privypurse.training.tracking import indexing, names, pointwise, shapes
 from privypurse.training.tracking.crossing import MEND
 from privypurse.training.tracking.losses import LOSSES
 from privypurse.training.tracking.operation import Operation
-from privypurse.training.tracking.tracked import Mixed, Rows, State, Total, Tracked, become, plain, state_of
+from privypurse.training.tracking.tracked import (
+    Mixed,
+    Rows,
+    State,
+    Total,
+    Tracked,
+    all_tracked,
+    become,
+    plain,
+    state_of,
+)
 
 Rule = Callable[[Operation], Any]
 
@@ -82,6 +93,8 @@ def follow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         return func(*args, **kwargs)
     if name in names.SHOWN:
         return func(plain(args[0]), *args[1:], **kwargs)
+    if name == "__deepcopy__":
+        return all_tracked(func(plain(args[0]), *args[1:], **kwargs), state_of(args[0]) or Mixed("a copy"))
     op = Operation(name, func, args, kwargs)
     if name == "backward":
         return _backward(op)
@@ -157,7 +170,7 @@ def _of_totals(op: Operation) -> Any:
         return op.gives(Mixed("the loss"))
     if any(isinstance(state, Rows) for state in states) or op.name not in names.LINEAR:
         raise op.refusal("takes a sum or mean over records for something else than to add it up")
-    alike = all(state.kind == first.kind and state.drawn is first.drawn for state in totals)
+    alike = all(state.kind == first.kind for state in totals)
     if len(totals) > 1 and not (op.name in names.ADDS and alike):
         raise op.refusal("multiplies or divides sums over records, or adds a sum to a mean")
     below = not isinstance(state_of(op.args[0]), Total) or op.func.__name__ in ("__rdiv__", "__rtruediv__")
@@ -173,10 +186,15 @@ def _in_place(op: Operation) -> Any:
     op.require_ours()
     if before is None or isinstance(before, Mixed):
         return _taken_in(op, target)
+    if isinstance(before, Total):
+        _require_unmixed(op)
+        _of_totals(replace(op, func=getattr(Tensor, op.name, op.func)))  # or raise, before anything is written
+        op.run()
+        return target
     if op.name == "__setitem__":
         return indexing.written(op)
-    if not isinstance(before, Rows) or any(isinstance(state_of(each), Mixed | Total) for each in op.tensors()):
-        raise op.refusal("writes what was made of several records into their rows, or into a total")
+    if any(isinstance(state_of(each), Mixed | Total) for each in op.tensors()):
+        raise op.refusal("writes what was made of several records into their rows")
     after = _rows_after(op)
     if after is None or after.dim != before.dim or not after.places.same(before.places):
         raise op.refusal("is not known to keep records apart in place")
@@ -190,7 +208,7 @@ def _rows_after(op: Operation) -> Rows | None:
     if rule is pointwise.elementwise:
         return pointwise.aligned(op, list(op.tensors()))
     if rule is pointwise.gathered:
-        after = state_of(rule(Operation(op.name, getattr(Tensor, op.name), op.args, op.kwargs)))
+        after = state_of(rule(replace(op, func=getattr(Tensor, op.name))))
         return after if isinstance(after, Rows) else None
     return None
 

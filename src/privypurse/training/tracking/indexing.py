@@ -36,13 +36,16 @@ def rows_at(op: Operation, value: Tensor, index: Any) -> Rows:
 def _items(value: Tensor, index: Any) -> list[Any]:
     """One item for each dimension (a mask: for several), None for each new one."""
     items = list(index) if isinstance(index, tuple) else [index]
-    items = [
-        torch.as_tensor(np.asarray(item)) if isinstance(item, list | range | np.ndarray) else item for item in items
-    ]
+    items = [_as_tensor(item) if isinstance(item, list | range | np.ndarray) else item for item in items]
     used = sum(_width(item) for item in items if item is not Ellipsis)
     missing = [slice(None)] * (value.dim() - used)
     at = next((k for k, item in enumerate(items) if item is Ellipsis), None)
     return items + missing if at is None else items[:at] + missing + items[at + 1 :]
+
+
+def _as_tensor(item: Any) -> Tensor:
+    found = np.asarray(item)
+    return torch.as_tensor(found if found.size else found.astype(np.int64))
 
 
 def _width(item: Any) -> int:

@@ -92,6 +92,8 @@ class Operation:
 
     def looked_at(self, refusal: InvalidInput) -> Any:
         """What may be looked at, but not be trained on: raises where a gradient would go through."""
+        if self.name.startswith("register"):
+            raise refusal  # a hook may change what comes back
         result = self.run()
         found = result if isinstance(result, list | tuple) else (result,)
         if any(isinstance(value, Tensor) and value.requires_grad for value in found):

@@ -115,7 +115,7 @@ def gathered(op: Operation) -> Any:
     for each in op.public():
         if each.dim():
             require_constant(op, each, at_dim)
-            if each.shape[at_dim] not in (1, places.size) or (each is value and each.shape[at_dim] != places.size):
+            if each.shape[at_dim] != places.size:
                 raise op.refusal("looks up entries over records")
     return op.gives(Rows(places, at_dim))
 
@@ -136,7 +136,7 @@ def multiplied(op: Operation) -> Any:
             raise op.refusal("multiplies rows of records by a stack of matrices")
         if rows_of_left and len(op.rows()) > 1:
             raise op.refusal("multiplies records by each other")
-        found.add(dims - from_behind - (right.dim() == 1))
+        found.add(dims - from_behind)
     if len(found) > 1:
         raise op.refusal("multiplies tensors whose record dimensions differ")
     (dim,) = found
@@ -144,10 +144,7 @@ def multiplied(op: Operation) -> Any:
         at = dim - (dims - value.dim())
         if 0 <= at < value.dim() - 2:
             require_constant(op, value, at)
-    result = op.run()
-    if result.shape[dim] != places.size:
-        raise op.refusal("spreads one record's values over several rows")
-    return tracked(result, Rows(places, dim))
+    return op.gives(Rows(places, dim))
 
 
 def linear(op: Operation) -> Any:

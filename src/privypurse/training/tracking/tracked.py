@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from privypurse.errors import InvalidInput
 from privypurse.training.tracking.places import Drawn, Places
 
 
@@ -74,6 +75,8 @@ def state_of(value: Any) -> State | None:
 
 def tracked(value: Tensor, state: State) -> Tensor:
     """The same values, known to be this."""
+    if isinstance(state, Rows) and value.shape[state.dim] != state.places.size:
+        raise InvalidInput("a tensor has lost or won rows on the way; records cannot be followed through it")
     with torch._C.DisableTorchFunctionSubclass():
         found = value.as_subclass(Tracked)
     found._state = state
