@@ -18,7 +18,7 @@ class InfeasibleBudget(PrivyPurseError, ValueError):
 
 
 class Unsupported(PrivyPurseError, NotImplementedError):
-    """An accountant was asked about a release for which it has no proven bound."""
+    """Something for which there is no proven bound, or no private way: a release, an optimizer, a data set."""
 
 
 class PrivyPurseWarning(UserWarning):

@@ -14,7 +14,7 @@ from privypurse.errors import InvalidInput
 from privypurse.queries import statistics
 from privypurse.training.gradients import per_record_norms
 from privypurse.training.gradients.clipped import Loss
-from privypurse.training.loader import loaded
+from privypurse.training.loading import Order, loaded
 from privypurse.training.looks import moved
 
 _AT_ONCE = 512
@@ -43,7 +43,7 @@ def median_gradient_norm(
     device = next(model.parameters()).device
     pieces: list[IntArray] = [piece.numpy() for piece in torch.split(torch.arange(size), _AT_ONCE)]
     found = []
-    for data in loaded(dataset, iter(pieces)):
+    for data in loaded(dataset, map(Order, pieces)):
         *inputs, label = moved(data, device)
         found.append(per_record_norms(model, loss_fn, tuple(inputs), label).cpu())
     norms = torch.cat(found).double().numpy()

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput, PrivyPurseWarning
+from privypurse.training.keying import borrowed, key_all
+from privypurse.training.loading import Order, loaded
 from privypurse.training.progress import shown
 from privypurse.training.randomness import Randomness
 from privypurse.training.run import PrivateRun
@@ -34,6 +36,7 @@ class Batch:
     first: bool = True
     last: bool = True
     """Whether this is the first, and the last, physical batch of its step."""
+    step: int = 0
 
     @property
     def one_each(self) -> bool:
@@ -73,6 +76,7 @@ class Draws:
     ) -> None:
         """Batches are padded to a ``multiple`` of records, so that a device meets few shapes."""
         plan, self.run, self._multiple = run.plan, run, multiple
+        self._drawn: dict[int, list[Batch]] = {}
         self._sampler = PoissonSampler(run.processes.share(plan.levels.rate[plan.level_of]))
         self.most, self._most_each = max_physical_batch, max_records_per_person
         self._whole = plan.owner is None
@@ -90,9 +94,17 @@ class Draws:
                 )
 
     def step(self, step: int) -> list[Batch]:
-        """The physical batches of one step; a step that drew nobody is one batch of padding."""
-        source = self.run.source.for_step(step, self.run.processes.rank)
-        return self.batches(self._sampler.draw(source), source)
+        """The physical batches of one step; a step that drew nobody is one batch of padding.
+
+        A step is drawn once: until it is taken everyone who asks gets the same draw. Otherwise breaking off until
+        the draw is liked would be a choice among draws, which no account knows of (rule 3).
+        """
+        self._drawn = {number: kept for number, kept in self._drawn.items() if number > self.run.steps_taken}
+        if step not in self._drawn:
+            source = self.run.source.for_step(step, self.run.processes.rank)
+            drawn = self.batches(self._sampler.draw(source), source)
+            self._drawn[step] = [replace(batch, step=step) for batch in drawn]
+        return self._drawn[step]
 
     def batches(self, units: IntArray, source: Randomness) -> list[Batch]:
         """The records of these units as physical batches."""
@@ -157,7 +169,11 @@ class Attendance(Protocol):
 
 
 class PrivateLoader:
-    """Iterates over the batches of the plan's remaining steps. Prefetch-safe: each batch keeps its own numbers."""
+    """Iterates over the batches of the plan's remaining steps. Prefetch-safe: each batch keeps its own numbers.
+
+    While a batch is in the loop's hands, the global generators of Python, NumPy and torch give secret numbers (of the
+    seed, in a seeded run); afterwards they are what they were. Seeding them inside of the loop undoes that.
+    """
 
     def __init__(
         self,
@@ -174,27 +190,31 @@ class PrivateLoader:
         self._shapes: list[torch.Size] = []
 
     def __len__(self) -> int:
-        """Steps that are left. With ``max_physical_batch`` a step may be several batches."""
+        """Steps that are left. A step may be several batches with ``max_physical_batch``: how many tells the draw."""
         return self._draws.run.steps_left
 
     def __iter__(self) -> Iterator[Any]:
-        run, waiting = self._draws.run, deque[Batch]()
+        run, waiting, begun = self._draws.run, deque[Batch](), False
+        run.require_step()
         self._attendance.restart()
         self._passes = this = self._passes + 1
 
-        def numbers() -> Iterator[IntArray]:
+        def orders() -> Iterator[Order]:
             for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
-                for batch in self._draws.step(step):
+                for number, batch in enumerate(self._draws.step(step)):
                     waiting.append(batch)
-                    yield batch.records
+                    look = "collate_fn" in self._options and run.keys.due("collate_fn")
+                    yield Order(batch.records, run.keys.of(step, f"load {number}"), look)
 
-        with shown(run.plan, self._progress and run.processes.first) as bar:
-            for data in loaded(self._dataset, numbers(), self._workers, self._options):
+        with shown(run.plan, self._progress and run.processes.first) as bar, borrowed(run.device):
+            for data in loaded(self._dataset, orders(), self._workers, self._options):
                 batch = waiting.popleft()
                 self._compare_shapes(data)
                 if batch.first and not self._attendance.prepare():
                     break
                 self._attendance.begin(batch)
+                self._key(batch, first=not begun)
+                begun = True
                 yield data
                 if this != self._passes:
                     raise InvalidInput(
@@ -204,6 +224,14 @@ class PrivateLoader:
                 bar.update(run.steps_taken)
             self._attendance.require_stepped()
             self._attendance.finish()
+
+    def _key(self, batch: Batch, first: bool) -> None:
+        """Key what is random in the loop's hands: once, or in a seeded run at each batch, to be repeatable."""
+        run = self._draws.run
+        if batch.first:
+            run.keys.begin(batch.step)
+        if first or not run.source.secure:
+            key_all(run.keys.next(), run.device)
 
     def _compare_shapes(self, data: Any) -> None:
         """Say so if batches differ in shape: then somebody's record decides about that of others."""
@@ -220,26 +248,3 @@ class PrivateLoader:
                 PrivyPurseWarning,
                 stacklevel=4,
             )
-
-
-def loaded(
-    dataset: Dataset[Any], numbers: Iterator[IntArray], workers: int = 0, options: dict[str, Any] | None = None
-) -> Iterator[Any]:
-    """The data of each of these batches of records."""
-    if type(dataset) is TensorDataset and workers == 0 and not options:
-        tensors = dataset.tensors
-        for some in numbers:
-            index = torch.as_tensor(some, device=tensors[0].device)
-            yield [tensor[index] for tensor in tensors]
-        return
-    yield from DataLoader(dataset, batch_sampler=_Once(numbers), num_workers=workers, **(options or {}))
-
-
-class _Once:
-    """A batch sampler around an iterator."""
-
-    def __init__(self, numbers: Iterator[IntArray]) -> None:
-        self._numbers = numbers
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (some.tolist() for some in self._numbers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +17,9 @@ from privypurse.arrays import FloatArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import norms, recorded
 from privypurse.training.gradients.clipped import Loss
-from privypurse.training.loader import Batch, Draws, loaded
+from privypurse.training.keying import keyed
+from privypurse.training.loader import Batch, Draws
+from privypurse.training.loading import Order, loaded
 from privypurse.training.run import PrivateRun
 
 _AT_ONCE = {"cuda": 4096}
@@ -87,10 +88,16 @@ class Looks:
                 module.training = training
         return np.asarray(self._everyone(found) / self._records_each())
 
-    def _undisturbed(self) -> AbstractContextManager[None]:
-        run = self.run
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        run, recorder = self.run, self.run.recorder
         source = run.source.for_step(run.steps_taken, _MASK_STREAM + run.processes.rank)
-        return undisturbed(int(source.uniform(1)[0] * 2**53), run.device)
+        before, recorder.key = recorder.key, None
+        try:
+            with undisturbed(int(source.uniform(1)[0] * 2**53), run.device):
+                yield
+        finally:
+            recorder.key = before
 
     def _pieces(self, units: IntArray | None) -> Iterator[tuple[Batch, tuple[Any, ...], Any]]:
         run = self.run
@@ -101,7 +108,7 @@ class Looks:
         size = self.at_once or _AT_ONCE.get(run.device.type, _AT_ONCE_ELSEWHERE)
         draws = Draws(run, size, self.max_records_per_person)
         batches = draws.batches(mine, run.source.for_step(run.steps_taken, _LOOK_STREAM))
-        data = loaded(self.dataset, (batch.records for batch in batches), self.workers, self.options)
+        data = loaded(self.dataset, (Order(batch.records) for batch in batches), self.workers, self.options)
         for batch, values in zip(batches, data, strict=True):
             *inputs, label = moved(values, run.device)
             yield batch, tuple(inputs), label
@@ -131,26 +138,12 @@ def _refuse_mixing(right: Right, output: Any, y: Any, each: Tensor) -> None:
         raise InvalidInput("right(output, y) of a record changes with the other records; it must see its own alone")
 
 
-@contextmanager
-def undisturbed(seed: int, device: torch.device | None = None) -> Iterator[None]:
+def undisturbed(seed: int, device: torch.device | None = None) -> AbstractContextManager[None]:
     """Layers and data that draw (dropout, augmentation) take numbers of this seed, and training goes on as if not.
 
     Numbers of their own: with those of the next step a level would hang on the masks of somebody else's step.
     """
-    cuda = device is not None and device.type == "cuda"
-    python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng([device] if cuda else []):
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(legacy)  # noqa: NPY002
+    return keyed(seed.to_bytes(32, "big"), device)
 
 
 def moved(data: Any, device: torch.device) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +60,8 @@ class Trained:
     """The path that was taken: "captured" (a CUDA graph on data that stays on the device) or "eager"."""
     spending: Spending | None = None
     """What each person spent, if that was followed. Sensitive."""
+    left_out: int = 0
+    """How often somebody was drawn and contributed nothing, since their gradient was not finite. Internal."""
 
 
 def train(
@@ -119,6 +122,7 @@ def train(
         checkpoint_every=checkpoint_every,
         steps=steps,
     )
+    _refuse_scheduler(scheduler)
     if forgiving and (individual is not None or plan.filter is not None):
         raise InvalidInput("forgiving=True cannot follow what each person spends: looks at their norms may raise")
     bare = unwrapped(model)
@@ -165,7 +169,23 @@ def train(
             module.training = training
         run.close()
     how = "captured" if captured else "eager"
-    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending)
+    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending, run.left_out)
+
+
+def _refuse_scheduler(scheduler: Any) -> None:
+    """Raise for one that wants to be told how well training goes: that is a question which nobody pays for."""
+    if scheduler is None:
+        return
+    wanted = [
+        name for name, value in inspect.signature(scheduler.step).parameters.items() if value.default is value.empty
+    ]
+    if wanted:
+        raise InvalidInput(
+            f"scheduler {type(scheduler).__name__} decides by {wanted[0]}: the training loss is a function of "
+            "people's data, and asking for it is paid for by nobody (rule 16). Use one that follows the number of "
+            "steps (CosineAnnealingLR, StepLR), or a plan with extra steps and stop=pp.StopAtPlateau, which is "
+            "paid for"
+        )
 
 
 def _take(
@@ -264,17 +284,13 @@ def _eager(
 
 
 class _Looking:
-    """Adds batches, and looks at the first ones: a model or a loss that mixes records is refused."""
-
-    def __init__(self) -> None:
-        self._batches, self._looked = 0, False
+    """Adds batches, and looks at the first and at random later ones: what mixes records is refused."""
 
     def __call__(self, run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], label: Any, batch: Batch) -> Tensor:
-        if not self._looked and batch.records.size > 1:
+        due = batch.records.size > 1 and run.keys.due("model")
+        if due:
             look(run.recorder, inputs, {}, batch.records.size)
-            self._looked = True
-        self._batches += 1
-        tape, losses = recorded(run.recorder, loss_fn, inputs, label, self._batches <= 2)
+        tape, losses = recorded(run.recorder, loss_fn, inputs, label, due)
         run.add(tape, *batch.places(run))
         return losses[: batch.real]
 

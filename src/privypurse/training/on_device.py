@@ -12,12 +12,14 @@ from torch.utils.data import TensorDataset
 from privypurse.plans import Plan
 from privypurse.training.gradients import look as look_at
 from privypurse.training.gradients import recorded
-from privypurse.training.gradients.clipped import Loss
+from privypurse.training.gradients.clipped import Loss, look_at_loss
+from privypurse.training.keying import borrowed, key_cuda
 from privypurse.training.loader import Draws
 from privypurse.training.run import PrivateRun
 
 _SLOTS = 16  # host buffers in flight
 _WARM_UP = 3
+_LATER = 1 / 500  # how likely a batch is looked at outside of the graph, which takes as long as ten of its replays
 
 
 def static_size(plan: Plan) -> int:
@@ -53,6 +55,7 @@ class OnDevice:
         run.clear()
         turn = 0
         for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
+            run.keys.begin(step)
             for batch in draws.step(step):
                 slot = turn % _SLOTS
                 if turn >= _SLOTS:
@@ -61,8 +64,12 @@ class OnDevice:
                 host[slot, batch.units.size :] = people
                 self._places.copy_(host[slot], non_blocking=True)
                 used[slot].record()
+                if self._look and run.keys.due("captured", _LATER):
+                    self._look_again()
                 assert self._graph is not None
-                self._graph.replay()
+                with borrowed(run.device, everything=False):
+                    key_cuda(run.keys.next(), run.device)  # masks of dropout: a replay reads the seed
+                    self._graph.replay()
                 turn += 1
             yield self._loss
 
@@ -80,12 +87,23 @@ class OnDevice:
         with torch.cuda.graph(self._graph):
             self._batch(look=False)
 
-    def _batch(self, look: bool) -> None:
+    def _gathered(self) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
+        """Which places are nobody's, and the inputs and labels of all."""
         nobody = self._places == self._run.plan.people
         rows = self._places.masked_fill(nobody, 0)
         *inputs, label = [tensor[rows] for tensor in self._tensors]
+        return nobody, tuple(inputs), label
+
+    def _look_again(self) -> None:
+        """At the batch at hand, outside of the graph."""
+        _, inputs, label = self._gathered()
+        look_at(self._run.recorder, inputs, {}, label.shape[0])
+        look_at_loss(self._run.recorder, self._loss_fn, inputs, label)
+
+    def _batch(self, look: bool) -> None:
+        nobody, inputs, label = self._gathered()
         if look:
-            look_at(self._run.recorder, tuple(inputs), {}, rows.shape[0])
-        tape, losses = recorded(self._run.recorder, self._loss_fn, tuple(inputs), label, look)
+            look_at(self._run.recorder, inputs, {}, label.shape[0])
+        tape, losses = recorded(self._run.recorder, self._loss_fn, inputs, label, look)
         self._run.add(tape, self._places)
         self._loss.copy_(losses.masked_fill(nobody, 0.0).sum() / (~nobody).sum().clamp(min=1))

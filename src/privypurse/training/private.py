@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, Unsupported
 from privypurse.plans import Plan, Promise
 from privypurse.spending import Spending
 from privypurse.training.following import Individual, follow
@@ -61,7 +61,6 @@ class Attendance:
         self._released: dict[str, tuple[Tensor, int]] = {}
         self._batch: Batch | None = None
         self._drawn: Drawn | None = None
-        self._looked = False
         self._passes: list[Pass] = []
         self._constants: set[torch.Size] = set()
 
@@ -108,9 +107,8 @@ class Attendance:
         """A forward pass of the model on (a part of) the batch at hand."""
         places = self._attending(inputs, options)
         inputs, options = untracked(inputs), untracked(options)
-        if not self._looked and places.size > 1:
+        if places.size > 1 and self.run.keys.due("model"):
             look(self.run.recorder, inputs, options, places.size)
-            self._looked = True
         this = Pass(places, Tape(places.size))
         output = self.run.recorder.forward(this.tape, *inputs, **options)
         self._passes.append(this)
@@ -301,6 +299,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Steps of the plan that were released."""
         return self._attendance.run.steps_taken
 
+    @property
+    def left_out(self) -> int:
+        """How often somebody was drawn and left out, since their gradient was not finite. Internal (rule 6)."""
+        return self._attendance.run.left_out
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._attendance.forget()
         self.inner.zero_grad(set_to_none)
@@ -448,7 +451,12 @@ def check(dataset: Dataset[Any], plan: Plan, **limits: int | None) -> None:
             f"dataset is a {type(dataset).__name__}; give the Dataset itself (for tensors: TensorDataset(x, y)); "
             "batches are drawn from it by the plan"
         )
-    size = len(dataset)  # type: ignore[arg-type]
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise Unsupported(
+            f"dataset is a {type(dataset).__name__}, which cannot be asked for one record: each step draws records "
+            "by number. Give a map-style Dataset with __len__ and __getitem__"
+        )
+    size = len(dataset)
     if size != plan.records:
         raise InvalidInput(
             f"dataset has {size:,} records but the plan is for {plan.records:,}; they must be the same"

@@ -41,7 +41,7 @@ class _RichBar(Bar):
 
     def update(self, steps: int, loss: float | None = None) -> None:
         if loss is not None:
-            self._loss = f"loss {loss:.3f}  "
+            self._loss = f"loss {loss:.3f} (internal)  "
         # Rounded up to the next mark: what is shown is at least what was spent.
         mark = -(-steps * _MARKS // self._plan.steps)
         if steps > self._plan.steps:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from privypurse import planfile
-from privypurse.errors import InvalidInput, PrivyPurseError
+from privypurse.errors import InvalidInput, PrivyPurseError, Unsupported
 from privypurse.plans import Plan
 from privypurse.training.gradients import Recorder, Tape, clip_factors, norms, sums
+from privypurse.training.keying import Keys
 from privypurse.training.noise import GridNoise, pieces
 from privypurse.training.processes import Processes
 from privypurse.training.randomness import SeededRandomness, randomness
@@ -46,6 +47,8 @@ class PrivateRun:
         self.plan, self.recorder = plan, Recorder(model)
         self.processes = Processes.found()
         self.source = randomness(seed)
+        self.keys = Keys(self.source, self.processes.rank)
+        self.recorder.key = self.keys.next
         self.parameters = _held(self.recorder, optimizer)
         devices = {parameter.device for parameter in self.parameters.values()}
         if len(devices) > 1:
@@ -59,6 +62,7 @@ class PrivateRun:
         self.noise = GridNoise(plan.noise_multiplier * plan.clip_norm, size)
         self._sums: dict[str, Tensor] = {}
         self._static = self._wide = False
+        self._left_now, self._left_out = torch.zeros((2,), dtype=torch.int64, device=self.device)
         self.clip_norms = torch.as_tensor(np.append(plan.levels.clip_norm[plan.level_of], 0.0), device=self.device)
         """Of every unit, and behind them a 0 for what is nobody's."""
         self.following: Following | None = None
@@ -104,6 +108,11 @@ class PrivateRun:
     def steps_left(self) -> int:
         return self.plan.all_steps - self.steps_taken
 
+    @property
+    def left_out(self) -> int:
+        """How often somebody was drawn and left out since their gradient was not finite. Internal (rule 6)."""
+        return int(self._left_out)
+
     def _require_own(self) -> None:
         if self._closed or os.getpid() != self._process:
             raise InvalidInput("this run was closed, or belongs to the process that this one was forked from")
@@ -121,6 +130,7 @@ class PrivateRun:
             torch._foreach_zero_(list(self._sums.values()))
         else:
             self._sums = {}
+        self._left_now.zero_()
         if self.following is not None:
             self.following.forget()
 
@@ -154,6 +164,7 @@ class PrivateRun:
     ) -> tuple[Tensor, Tensor]:
         """What each record on the tape is multiplied with, and its unit's norm. Nothing is added yet."""
         found = norms(tape) if owner is None else norms(tape, owner, units.shape[0])
+        self._left_now += (~torch.isfinite(found) & (units != self.plan.people)).sum()
         factors = clip_factors(found * scale, (self._limits(units, found * scale) - self.noise.slack).clamp(min=0.0))
         return (factors * scale, found) if owner is None else (factors[owner] * scale, found[owner])
 
@@ -179,6 +190,7 @@ class PrivateRun:
         self.steps_taken = step
         if self.following is not None:
             self.following.charge()
+        self._left_out += self._left_now
         total, flat = pieces(self._taken(), self.device)
         source = self.source.for_step(step) if self.processes.first else None  # noise once in total
         for piece in flat:
@@ -238,6 +250,17 @@ class PrivateRun:
 
 def _held(recorder: Recorder, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
     """The parameters that the optimizer trains, by name."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise Unsupported(
+            f"optimizer is a {type(optimizer).__name__}, which runs the model several times for one step, and each "
+            "time would be a release of its own; use one that takes a step from one gradient, such as SGD or Adam"
+        )
+    meta = [name for name, value in recorder.model.named_parameters() if value.is_meta]
+    if meta:
+        raise Unsupported(
+            f"{meta[0]} lies on the meta device and has no values; put the model on a real one first: "
+            'model.to_empty(device="cpu") and its own initialisation, or load it without device="meta"'
+        )
     if not recorder.units:
         raise InvalidInput("the model has no trainable parameters")
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}

@@ -23,7 +23,7 @@ from privypurse.plans import in_every_step
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.following import ByLevels
 from privypurse.training.looks import Looks
-from privypurse.training.run import PrivateRun
+from privypurse.training.run import PlanExhausted, PrivateRun
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -234,7 +234,12 @@ def test_a_look_draws_masks_of_its_own() -> None:
     masks: list[Tensor] = []
     loop = Loop(planned(), data(), model, individual=pp.Individual(every=1), seed=1)
     loop.step()
-    model[2].register_forward_hook(lambda _, inputs, output: masks.append((output == 0)[:4]))
+
+    def note(layer: nn.Module, _: object, output: Tensor) -> None:
+        if layer.training:
+            masks.append((output == 0)[:4])
+
+    model[2].register_forward_hook(note)
     for _ in range(6):
         loop.step()
     assert len(masks) == 12  # a look and a step in turn
@@ -932,7 +937,8 @@ def test_a_step_is_taken_once() -> None:
         loop.optimizer.step()
     assert (meter(loop.optimizer.spending()).sum(axis=1) == 2).all()
     loop.all()
-    assert not list(loop.loader)  # a second pass finds nothing left
+    with pytest.raises(PlanExhausted):  # a second pass finds nothing left
+        list(loop.loader)
     assert loop.optimizer.steps_taken == 13
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +17,9 @@ from privypurse.training.gradients import precision
 from privypurse.training.gradients.full_precision import full_precision
 from privypurse.training.gradients.precision import square_sum
 from privypurse.training.gradients.registry import Call, Room
+from privypurse.training.gradients.replacing import counts_records, halves, with_others
 from privypurse.training.gradients.tape import Recorder, Tape
+from privypurse.training.keying import keyed, states
 
 MARGIN = 1e-4
 """Norms are taken in float32; a contribution is scaled to its clip norm less this share, so as never to exceed it."""
@@ -42,8 +45,8 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
     for call in tape.finished():
         if call.back.shape[0] != tape.records:
             raise InvalidInput(
-                f"a {type(call.module).__name__} layer gave {call.back.shape[0]} rows for {tape.records} records; "
-                "the first dimension of what every trainable layer gives must count records"
+                f"layer {call.path} ({type(call.module).__name__}) gave {call.back.shape[0]} rows for "
+                f"{tape.records} records; the first dimension of what every trainable layer gives must count records"
             )
     with full_precision(tape.device):
         if owner is None:
@@ -222,27 +225,51 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, look: bool = Tru
             'Use reduction="none" and sum over everything but the first dimension'
         )
     if look:
-        _refuse_mixing(loss_fn, output, y, losses.detach())
+        _refuse_mixing(loss_fn, output, y, losses)
     torch.autograd.backward(losses.sum())
     return tape, losses.detach()
 
 
+def look_at_loss(recorder: Recorder, loss_fn: Loss, inputs: tuple[Any, ...], y: Any) -> None:
+    """Raise if the loss mixes records, with what the model gives for these."""
+    with torch.no_grad():
+        output = recorder.model(*inputs)
+        _refuse_mixing(loss_fn, output, y, loss_fn(output, y))
+
+
 def _refuse_mixing(loss_fn: Loss, output: Any, y: Any, losses: Tensor) -> None:
-    """Raise if a record has another loss by itself than it had in the whole batch (rule 12)."""
-    records, few = losses.shape[0], 1
+    """Raise if a record's loss changes when others stand beside it, or nobody does (rule 12).
+
+    Every record is asked: half of them are kept among copies of themselves, then the other half. Whatever is drawn is
+    the same each time, since shapes are; by itself a record is asked where nothing is.
+    """
+    records, device, key = losses.shape[0], losses.device, os.urandom(32)
     if records < 2:
         return
 
-    def some(value: Any) -> Any:
-        mine = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == records
-        return value.detach()[:few] if mine else value
+    def asked(some: Any) -> tuple[Tensor, bool]:
+        """The losses, and whether nothing was drawn for them."""
+        with torch.no_grad(), keyed(key, device):
+            before = states(device)
+            return loss_fn(*some), all(map(torch.equal, before, states(device)))
 
-    with torch.no_grad():
-        alone, again = (loss_fn(tree_map(some, output), tree_map(some, y)) for _ in range(2))
-    if not torch.equal(alone, again):
-        return  # a loss that draws random numbers cannot be compared
-    bits = min(1000 * max(torch.finfo(losses.dtype).eps, torch.finfo(alone.dtype).eps), 0.05)
-    if not torch.allclose(alone.to(losses.dtype), losses[:few], rtol=bits, atol=bits, equal_nan=True):
+    whole, steady = asked(tree_map(_detached, (output, y)))
+    for kept in halves(records):
+        _refuse_other_losses(whole, asked(with_others((output, y), kept, records))[0], kept)
+    if steady:
+        first = tree_map(lambda value: value.detach()[:1] if counts_records(value, records) else value, (output, y))
+        _refuse_other_losses(whole, asked(first)[0], torch.arange(1))
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _refuse_other_losses(whole: Tensor, other: Tensor, rows: Tensor) -> None:
+    index = rows.to(whole.device)
+    mine, now = whole[index], other[index].to(whole.dtype)
+    bits = min(1000 * max(torch.finfo(whole.dtype).eps, torch.finfo(other.dtype).eps), 0.05)
+    if not torch.allclose(now, mine, rtol=bits, atol=bits, equal_nan=True):
         raise InvalidInput(
             "the loss of a record changes with the other records in the batch, so clipping would bound nothing "
             "(rule 12); loss_fn must compute each record's loss from its own output and label alone"

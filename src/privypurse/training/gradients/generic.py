@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.precision import exact, square_sum, weighted_total
 from privypurse.training.gradients.registry import Call, complaint
+
+_RECURRENT = {
+    *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
+    *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
+}
 
 
 class GenericRule:
@@ -49,24 +57,25 @@ class GenericRule:
         parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
         trained = {name: exact(parameters[name]) for name in call.names}
         buffers = dict(layer.named_buffers())
-        batched = [value for value in call.inputs if isinstance(value, Tensor)]
+        given, form = tree_flatten(call.inputs)
+        batched = [value for value in given if isinstance(value, Tensor)]
         self._refuse_shared_tensors(call, batched)
 
-        def pulled_back(trained: dict[str, Tensor], back: Tensor, *inputs: Tensor) -> Tensor:
+        def pulled_back(trained: dict[str, Tensor], back: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
             tensors = iter(inputs)
-            arguments = tuple(
-                next(tensors).unsqueeze(0) if isinstance(value, Tensor) else value for value in call.inputs
-            )
-            output: Any = torch.func.functional_call(
-                layer, {**parameters, **trained, **buffers}, arguments, call.options
-            )
-            first = output[0] if isinstance(output, tuple) else output
-            total: Tensor = (first * back.unsqueeze(0)).sum()
-            return total
+            leaves = [next(tensors).unsqueeze(0) if isinstance(value, Tensor) else value for value in given]
+            with _OwnStates():
+                output: Any = torch.func.functional_call(
+                    layer, {**parameters, **trained, **buffers}, tree_unflatten(leaves, form), call.options
+                )
+            several = output if isinstance(output, tuple) else (output,)
+            parts = [(one * theirs.unsqueeze(0)).sum() for one, theirs in zip(several, back, strict=False)]
+            return torch.stack(parts).sum()
 
         gradient = torch.func.grad(pulled_back)
         each = torch.func.vmap(gradient, in_dims=(None, 0, *[0] * len(batched)))
-        return dict(each(trained, exact(call.back), *[exact_if_float(value) for value in batched]))
+        back = tuple(map(exact, (call.back, *call.others)))
+        return dict(each(trained, back, *[exact_if_float(value) for value in batched]))
 
     @staticmethod
     def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:
@@ -76,8 +85,9 @@ class GenericRule:
         shared += [value for value in call.options.values() if isinstance(value, Tensor)]
         if shared:
             raise InvalidInput(
-                f"{type(call.module).__name__} was given a tensor of shape {tuple(shared[0].shape)} by keyword, or "
-                f"one that has no entry for each of the {records} records. No per-record rule knows this layer: pass "
+                f"layer {call.path} ({type(call.module).__name__}) was given a tensor of shape "
+                f"{tuple(shared[0].shape)} by keyword, or one that has no entry for each of the "
+                f"{records} records. No per-record rule knows this layer: pass "
                 "tensors by position, records first, or register them as buffers"
             )
 
@@ -89,6 +99,18 @@ class GenericRule:
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
         return {name: weighted_total(value, weights) for name, value in self.per_record(call).items()}
+
+
+class _OwnStates(TorchFunctionMode):
+    """Recurrent layers begin with a state for each record: torch writes into it in place, so it has to be one."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _RECURRENT:
+            own = torch.zeros_like(args[0]).flatten()[0]
+            args = (args[0], tree_map(lambda state: state + own, args[1]), *args[2:])
+        return func(*args, **(kwargs or {}))
 
 
 def exact_if_float(value: Tensor) -> Tensor:

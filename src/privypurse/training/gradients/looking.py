@@ -1,7 +1,9 @@
-"""A look at a model before it trains: does what it computes for one record depend on the others?"""
+"""A look at a model while it trains: does what it computes for one record depend on others, or remain in it?"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +11,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients.dropout import DropoutOff
+from privypurse.training.gradients.memory import Memory, fingerprint
+from privypurse.training.gradients.replacing import counts_records, halves, with_others
 from privypurse.training.gradients.tape import Recorder
+from privypurse.training.keying import keyed, states
 
 # Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
 # entry. First in full floats, then where shorter ones may enter.
@@ -17,66 +23,103 @@ _SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
 
 Seen = list[tuple[str, Tensor]]
 """What every watched layer gave, and the model at the end."""
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a model is called with."""
 
 
 def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], records: int) -> None:
-    """Raise if two records, by themselves, give other rows in some layer than they gave among all (rule 12).
+    """Raise if a record gives other rows in some layer when others stand beside it, or leaves something (rule 12).
 
-    Without gradients, in evaluation mode, where dropout does not enter, and as the model is now. A model that draws
-    random numbers cannot be compared with itself; then the rows are only counted.
+    Two records go through alone: rows are counted, and compared where nothing is drawn. Then half of the records,
+    chosen at random, are kept, and the others replaced by copies of them; then the other way round. Rows that were
+    kept must not change, nor what the model holds afterwards. Everything is as in training, without gradients, but
+    for dropout, which is off; whatever else draws, draws the same numbers each time, since shapes are the same.
     """
-    few = min(2, records - 1)
-    if few < 1:
+    if records < 2:
         return
-
-    def some(value: Any) -> Any:
-        mine = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == records
-        return value[:few] if mine else value
-
-    fewer = tree_map(some, inputs), tree_map(some, options)
-    modes = {module: module.training for module in recorder.model.modules()}
-    buffers = {name: buffer.clone() for name, buffer in recorder.model.named_buffers()}
-    try:
-        with torch.no_grad(), torch.random.fork_rng():  # what it draws is not missing from the run
-            for evaluation in (True, False):
-                for module, mode in modes.items():
-                    module.training = mode and not evaluation
-                before = _generators(recorder)
-                whole = _seen(recorder, inputs, options)
-                steady = all(map(torch.equal, before, _generators(recorder)))
-                part, again = (_seen(recorder, *fewer) for _ in range(2))
-                _compare(whole, part, again if steady else None, records, few)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for name, buffer in recorder.model.named_buffers():
-            buffer.copy_(buffers[name])
+    given = inputs, options
+    with torch.no_grad(), DropoutOff(recorder.model):
+        trial = _Trial(recorder)
+        whole, left = trial.run(given)
+        few = min(2, records - 1)
+        part, _ = trial.run(tree_map(lambda value: value[:few] if counts_records(value, records) else value, given))
+        _refuse_other_rows(whole, part, records, few)
+        if not trial.draws:
+            _refuse_mixing(whole, part, torch.arange(few))
+        for kept in halves(records):
+            other, left_now = trial.run(with_others(given, kept, records))
+            _refuse_mixing(whole, other, kept)
+            _refuse_memory(left.other_than(left_now))
 
 
-def _generators(recorder: Recorder) -> list[Tensor]:
-    """The states of torch's generators: they tell for certain whether a forward pass drew from them."""
-    devices = {value.device for value in recorder.model.parameters() if value.is_cuda}
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+class _Trial:
+    """Runs a model again and again from where it is now, with the same numbers whenever it draws."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._key = recorder, os.urandom(32)
+        self._memory = Memory(recorder.model)
+        self._parameters = list(recorder.model.named_parameters())
+        self._before = fingerprint(self._parameters)
+        self._device = self._parameters[0][1].device
+        self.draws = False
+        """Whether anything drew numbers so far."""
+
+    def run(self, given: Given) -> tuple[Seen, Memory]:
+        """What the layers gave, and what the model held afterwards."""
+        try:
+            with keyed(self._key, self._device):
+                before = states(self._device)
+                seen = _seen(self._recorder, *given)
+                self.draws |= not all(map(torch.equal, before, states(self._device)))
+            left = Memory(self._recorder.model)
+        finally:
+            self._memory.restore()
+        now = fingerprint(self._parameters)
+        wrong = ~((now == self._before) | (now.isnan() & self._before.isnan())).all(dim=1)
+        _refuse_memory([name for (name, _), bad in zip(self._parameters, wrong.tolist(), strict=True) if bad])
+        return seen, left
 
 
-def _compare(whole: Seen, part: Seen, again: Seen | None, records: int, few: int) -> None:
-    """``again`` is None where numbers were drawn: then there is nothing to compare but rows."""
-    for (name, one), (_, other), (_, twin) in zip(whole, part, again or part, strict=False):
+def _refuse_memory(names: list[str]) -> None:
+    if names:
+        raise InvalidInput(
+            f"the forward pass keeps something of the records in {', '.join(names[:3])}: what a model remembers of "
+            "them (running statistics, a queue, the last activations) is released without clipping and noise. "
+            "Turn that off, and write nothing of the inputs into attributes, through .data neither"
+        )
+
+
+def _refuse_mixing(whole: Seen, other: Seen, rows: Tensor) -> None:
+    """Raise if these rows, the first ones if ``other`` has no more, are not the same in both."""
+    if [name for name, _ in whole] != [name for name, _ in other]:
+        pairs = zip(whole, other, strict=False)
+        raise InvalidInput(_mixes(next((name for (name, _), (now, _) in pairs if name != now), "the model")))
+    for (name, one), (_, two) in zip(whole, other, strict=True):
+        index = rows.to(one.device)
+        if one.shape[:1] < (int(rows[-1]) + 1,) or not one.is_floating_point():
+            continue
+        mine, now = one[index], two[index]
+        if mine.shape == now.shape and _differ(mine, now, _tolerance(one)):
+            raise InvalidInput(_mixes(name))
+
+
+def _mixes(name: str) -> str:
+    return (
+        f"what {name} gives for a record changes with the other records in the batch, so clipping would bound "
+        "nothing (rule 12): nothing may be computed over the first dimension, rows must keep their order, and random "
+        "numbers come from the global generators. A model that gives its own mean loss should give one loss for each "
+        "record"
+    )
+
+
+def _refuse_other_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
+    for (name, one), (_, other) in zip(whole, part, strict=False):
         if one.shape[:1] != (records,) or other.shape[:1] != (few,):
             raise InvalidInput(
                 f"{name} gives {_rows(one)} rows for {records} records and {_rows(other)} for {few}: "
                 "the first dimension of what every trainable layer gives must count records. Keep (records, tokens, "
                 "features) instead of (records · tokens, features) or (tokens, records, features), and look up "
                 "positions for every record: table(positions.expand(records, -1))"
-            )
-        if again is None or one[:few].shape != other.shape or not one.is_floating_point():
-            continue
-        close = _tolerance(one)
-        if _differ(one[:few], other, close) and not _differ(other, twin, close):
-            raise InvalidInput(
-                f"what {name} gives for a record changes with the other records in the batch, so clipping would "
-                "bound nothing (rule 12): nothing may be computed over the first dimension, and rows must keep their "
-                "order. A model that gives its own mean loss should give one loss for each record"
             )
 
 
@@ -101,10 +144,14 @@ def _differ(one: Tensor, other: Tensor, by: float) -> bool:
 def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) -> Seen:
     found: Seen = []
 
-    def note(module: nn.Module, _: Any, output: Any) -> None:
-        found.append((f"a layer of type {type(module).__name__}", output[0] if isinstance(output, tuple) else output))
+    def noting(name: str) -> Callable[..., None]:
+        def note(module: nn.Module, _: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple) else output
+            found.append((f"layer {name or 'model'} ({type(module).__name__})", first))
 
-    handles = [module.register_forward_hook(note) for _, module, _ in recorder.units]
+        return note
+
+    handles = [module.register_forward_hook(noting(name)) for name, module, _ in recorder.units]
     try:
         output = recorder.model(*inputs, **options)
     finally:

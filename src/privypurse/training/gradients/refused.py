@@ -4,6 +4,7 @@ from torch import nn
 
 from privypurse.training.gradients.registry import refuse
 
+_OLD = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
 _MIXES = (
     "it normalises over the batch, so one record's gradient depends on all others and clipping bounds nothing. "
     "Replace it by nn.GroupNorm; privypurse.fix(model) does that for you"
@@ -26,6 +27,32 @@ def _counts(layer: nn.Module) -> str | None:
     return None
 
 
+def _rewritten(layer: nn.Module) -> str | None:
+    """Old weight_norm and spectral_norm compute the weight before the layer runs, where no rule sees it."""
+    hooks = [type(hook) for hook in layer._forward_pre_hooks.values()]
+    found = next((hook.__name__ for hook in hooks if hook.__module__ in _OLD), None)
+    if found is None or not any(value.requires_grad for value in layer.parameters(recurse=False)):
+        return None
+    return (
+        f"its weight is made by a hook ({found}) out of other parameters, which no per-record rule sees: they would "
+        "get noise alone. Take it off (nn.utils.remove_weight_norm, remove_spectral_norm); "
+        "torch.nn.utils.parametrizations.weight_norm can be trained"
+    )
+
+
+def _time_first(layer: nn.Module) -> str | None:
+    assert isinstance(layer, nn.RNNBase)
+    learns = any(parameter.requires_grad for parameter in layer.parameters())
+    if layer.batch_first or not learns:
+        return None
+    return (
+        "batch_first=False puts time first, but the first dimension must count records: make it with "
+        "batch_first=True and give it (records, time, features)"
+    )
+
+
+refuse(nn.Module, _rewritten)
+refuse(nn.RNNBase, _time_first)
 refuse(nn.modules.batchnorm._BatchNorm, _mixes)
 refuse(nn.Embedding, _counts)
 refuse(nn.EmbeddingBag, _counts)

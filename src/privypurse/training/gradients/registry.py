@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
 
@@ -36,6 +38,8 @@ class Call:
     inputs: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
     gradient: Tensor | None = None
+    others: tuple[Tensor, ...] = ()
+    """The gradients of further outputs that are watched."""
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Per-record gradients that the norms had to materialise, so that the sum need not make them again."""
     room: Room = field(default_factory=Room)
@@ -48,17 +52,23 @@ class Call:
         assert self.gradient is not None
         return self.gradient
 
+    @property
+    def path(self) -> str:
+        """Where the layer is in the model."""
+        local, name = next(iter(self.names.items()))
+        return name.removesuffix(local).removesuffix(".") or "model"
+
     def rows(self, some: slice | Tensor) -> Call:
         """The same call for some of the records."""
-        inputs = tuple(value[some] if isinstance(value, Tensor) else value for value in self.inputs)
+        inputs = tree_map(lambda value: value[some] if isinstance(value, Tensor) else value, self.inputs)
         kept = {name: value[some] for name, value in self.kept.items()}
-        return Call(self.module, self.rule, self.names, inputs, self.options, self.back[some], kept)
+        return Call(self.module, self.rule, self.names, inputs, self.options, self.back[some], kept=kept)
 
     def keep(self, gradients: dict[str, Tensor]) -> None:
         """Go on with per-record gradients alone. Of inputs and output gradient only the shapes stay."""
         self.kept = gradients
-        self.inputs = tuple(_shape_of(value) if isinstance(value, Tensor) else value for value in self.inputs)
-        self.gradient = _shape_of(self.back)
+        self.inputs = tree_map(lambda value: _shape_of(value) if isinstance(value, Tensor) else value, self.inputs)
+        self.gradient, self.others = _shape_of(self.back), ()
 
 
 def _shape_of(value: Tensor) -> Tensor:
@@ -115,7 +125,8 @@ def refuse(kind: type[nn.Module], why: Callable[[nn.Module], str | None]) -> Non
 
 def complaint(module: nn.Module) -> str | None:
     """Why this layer cannot be trained privately, if so."""
-    return next((why(module) for kind, why in _REFUSED.items() if isinstance(module, kind)), None)
+    reasons = (why(module) for kind, why in _REFUSED.items() if isinstance(module, kind))
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def units(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule]]:
@@ -123,7 +134,8 @@ def units(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, 
     why = complaint(model)
     if why is not None:
         raise InvalidInput(f"layer {prefix or 'model'} ({type(model).__name__}): {why}")
-    own = [parameter for parameter in model.parameters(recurse=False) if parameter.requires_grad]
+    whole = parametrize.is_parametrized(model)  # its weight is made of what lies in modules inside
+    own = [parameter for parameter in model.parameters(recurse=whole) if parameter.requires_grad]
     rule = _RULES.get(type(model))
     if own and rule is None:
         from privypurse.training.gradients.generic import GENERIC

@@ -8,7 +8,7 @@ al. 2023). Parameters ask for no gradient during the forward pass, so the ordina
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,23 +19,26 @@ from torch.utils._pytree import tree_map
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import registry
 from privypurse.training.gradients.registry import Call, Rule
+from privypurse.training.keying import keyed
 
 
 class _Tap(torch.autograd.Function):
-    """The identity; its backward leaves the gradient with the call."""
+    """The identity on some outputs of a layer; its backward leaves their gradients with the call."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, anchor: Tensor, call: Call) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, call: Call, *outputs: Tensor) -> tuple[Tensor, ...]:
         ctx.call = call
-        return output.detach()  # the same memory, but no view in autograd's eyes: layers behind may work in place
+        # The same memory, but no view in autograd's eyes: layers behind may work in place.
+        return tuple(output.detach() for output in outputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         if ctx.call.gradient is not None:
             raise InvalidInput("backward was run twice through one forward pass; run the forward pass again")
-        ctx.call.gradient = gradient.detach()
+        ctx.call.gradient, *others = (gradient.detach() for gradient in gradients)
+        ctx.call.others = tuple(others)
         ctx.call.rule.settle(ctx.call)
-        return gradient, None, None
+        return None, None, *gradients
 
 
 class _Refusal(torch.autograd.Function):
@@ -74,6 +77,8 @@ class Recorder:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.key: Callable[[], bytes] | None = None
+        """Where keys of what is random in a forward pass come from; without, it draws as it would anyway."""
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         found = {id(module): (name, module, rule) for name, module, rule in registry.units(model)}
         self.units: list[tuple[str, nn.Module, Rule]] = list(found.values())  # a layer with two parents once
@@ -114,11 +119,13 @@ class Recorder:
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-            call = Call(module, rule, names, tuple(_detached(value) for value in inputs), options)
+            call = Call(module, rule, names, tree_map(_detached, tuple(inputs)), options)
             tape.calls.append(call)
-            first = output[0] if isinstance(output, tuple) else output
-            tapped = _Tap.apply(first, self._anchor(first.device), call)  # type: ignore[no-untyped-call]
-            return (tapped, *tree_map(self._refusing, output[1:])) if isinstance(output, tuple) else tapped
+            several = output if isinstance(output, tuple) else (output,)
+            count = 2 if isinstance(module, nn.LSTMCell) else 1  # outputs that are watched
+            anchor = self._anchor(several[0].device)
+            tapped = _Tap.apply(anchor, call, *several[:count])  # type: ignore[no-untyped-call]
+            return (*tapped, *tree_map(self._refusing, several[count:])) if isinstance(output, tuple) else tapped[0]
 
         return hook
 
@@ -128,7 +135,7 @@ class Recorder:
         for parameter in self._trainable:
             parameter.requires_grad = False
         try:
-            with self.recording(tape):
+            with self.recording(tape), self._keyed():
                 output = self.model(*inputs, **options)
         finally:
             for parameter in self._trainable:
@@ -141,6 +148,12 @@ class Recorder:
                 "track_running_stats=False, or put the layer into evaluation mode"
             )
         return output
+
+    def _keyed(self) -> AbstractContextManager[None]:
+        """Torch's generators keyed, but in a graph that is being captured: whoever replays it keys them."""
+        device = self._trainable[0].device if self._trainable else torch.device("cpu")
+        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return nullcontext() if self.key is None or captured else keyed(self.key(), device, everything=False)
 
     def remembered(self) -> Callable[[], None]:
         """Gives what puts buffers and parameters back to what they are now: for a forward pass that is taken back."""

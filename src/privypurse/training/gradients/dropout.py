@@ -1,0 +1,51 @@
+"""Dropout switched off, wherever it is asked for, while everything else goes on as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+_NAMES = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+_DROPOUTS = {
+    *(getattr(torch, name + end) for name in _NAMES for end in ("", "_")),
+    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout),
+}
+_DROPOUT_OF_ATTENTION = 4  # its place among the arguments of scaled_dot_product_attention
+
+
+class DropoutOff(TorchFunctionMode):
+    """Layers of dropout are in evaluation mode, and its functions give back what they were given."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+
+    def __enter__(self) -> DropoutOff:
+        self._training = [layer.training for layer in self._layers]
+        for layer in self._layers:
+            layer.training = False
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for layer, training in zip(self._layers, self._training, strict=True):
+            layer.training = training
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func in _DROPOUTS:
+            return args[0] if args else options["input"]
+        if func is F.scaled_dot_product_attention:
+            args = (*args[:_DROPOUT_OF_ATTENTION], *(0.0 for _ in args[_DROPOUT_OF_ATTENTION:][:1]), *args[5:])
+            options |= {"dropout_p": 0.0} if "dropout_p" in options else {}
+        elif func is F.multi_head_attention_forward:
+            options["training"] = False
+        return func(*args, **options)

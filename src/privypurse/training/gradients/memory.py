@@ -1,0 +1,135 @@
+"""All that a model holds: what a forward pass leaves behind, and putting it back."""
+
+from __future__ import annotations
+
+import random
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_DEEPEST = 12  # containers inside of containers, and objects inside of objects
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+_CLOSED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, torch.dtype)
+
+
+class Memory:
+    """What a model's modules hold now, in buffers and in plain attributes, with all that is reachable from there.
+
+    Tensors, arrays, numbers, strings and generators are leaves; lists, dictionaries and objects are gone through.
+    Parameters are left to `fingerprint`. What only a closure, a global or a class holds is not seen.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.leaves: dict[str, Any] = {}
+        self._held: list[tuple[Any, Any]] = []
+        self._tensors: list[tuple[Tensor, Tensor]] = []
+        self._arrays: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        self._seen: dict[int, Any] = {}
+        self._walk(model, "", 0)
+
+    def _walk(self, value: Any, path: str, depth: int) -> None:
+        if isinstance(value, _PLAIN):
+            self.leaves[path] = value
+            return
+        if id(value) in self._seen or isinstance(value, (nn.Parameter, *_CLOSED)) or depth > _DEEPEST:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, Tensor):
+            copy = value.detach().clone()
+            self._tensors.append((value, copy))
+            self.leaves[path] = copy
+        elif isinstance(value, np.ndarray):
+            self.leaves[path] = copied = value.copy()
+            self._arrays.append((value, copied))
+        elif isinstance(value, _GENERATORS):
+            self.leaves[path] = _state(value)
+        else:
+            self._inside(value, path, depth)
+
+    def _inside(self, value: Any, path: str, depth: int) -> None:
+        found: Iterator[tuple[Any, Any]]
+        if isinstance(value, dict):
+            self._held.append((value, dict(value)))
+            found = iter(list(value.items()))
+        elif isinstance(value, list | tuple | deque):
+            if not isinstance(value, tuple):
+                self._held.append((value, list(value)))
+            found = enumerate(list(value))
+        elif isinstance(value, set | frozenset):
+            self.leaves[path] = frozenset(value)
+            return
+        elif hasattr(value, "__dict__"):
+            self._held.append((vars(value), dict(vars(value))))
+            found = iter(list(vars(value).items()))
+        else:
+            return
+        for name, inner in found:
+            plain = name in ("_buffers", "_modules") and isinstance(value, nn.Module)
+            self._walk(inner, path if plain else f"{path}.{name}" if path else str(name), depth + (not plain))
+
+    def restore(self) -> None:
+        """Put everything back that is not what it was."""
+        for value, before in self._held:
+            if isinstance(value, dict):
+                if list(value) != list(before) or any(value[key] is not before[key] for key in before):
+                    value.clear()
+                    value.update(before)
+            elif len(value) != len(before) or any(map(lambda a, b: a is not b, value, before)):
+                value.clear()
+                value.extend(before)
+        for array, before in self._arrays:
+            if array.flags.writeable:
+                array[...] = before
+        with torch.no_grad():
+            for tensor, copy in self._tensors:
+                if not _alike(tensor, copy):
+                    tensor.detach().copy_(copy)
+
+    def other_than(self, other: Memory) -> list[str]:
+        """The paths at which the two differ."""
+        names = self.leaves.keys() | other.leaves.keys()
+        missing = object()
+        return sorted(
+            name for name in names if not _alike(self.leaves.get(name, missing), other.leaves.get(name, missing))
+        )
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return repr(generator.getstate())
+    bits = generator.bit_generator if isinstance(generator, np.random.Generator) else generator
+    return repr(bits.state if isinstance(generator, np.random.Generator) else generator.get_state())
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        if one.is_sparse or one.is_quantized or one.is_meta:
+            return True  # not judged
+        floats = one.is_floating_point() or one.is_complex()
+        return bool(((one == other) | ((one != one) & (other != other))).all()) if floats else torch.equal(one, other)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and one.tobytes() == other.tobytes()
+    return type(one) is type(other) and bool(one == other or (one != one and other != other))
+
+
+def fingerprint(parameters: list[tuple[str, nn.Parameter]]) -> Tensor:
+    """Two numbers of each parameter: a write that goes past autograd shows in them. No second copy of the model."""
+    if not parameters:
+        return torch.zeros(0)
+    wide = torch.float64
+    made = [
+        (value.detach().sum(dtype=wide), torch.linalg.vector_norm(value.detach(), dtype=wide))
+        for _, value in parameters
+    ]
+    first = made[0][0].device
+    return torch.stack([number.to(first) for pair in made for number in pair]).cpu().view(-1, 2)
