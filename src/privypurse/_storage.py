@@ -102,6 +102,8 @@ class HeldFile:
     def _read(self) -> tuple[tuple[int, int, int], bytes]:
         """Where the content lies (generation, offset, length), and the content."""
         if not self._pointer.startswith(self._magic):
+            if self._pointer.startswith(self._magic.split()[0] + b" "):
+                raise InvalidInput(f"{self._path} is of another version, with which to go on, or damaged")
             # An empty file is refused too: it may be what is left of purses, and they must not fill up again.
             raise InvalidInput(f"{self._path} exists and holds no {self._what} of this release; name another file")
         damaged = InvalidInput(f"{self._path} is damaged, so what was spent is not known any more")

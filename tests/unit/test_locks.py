@@ -359,3 +359,40 @@ def test_without_locks_of_the_system_importing_works_and_purses_on_disk_are_refu
     assert "no fcntl" in done.stdout
     assert (tmp_path / "plan.json").exists()
     assert not (tmp_path / "purses").exists()
+
+
+def test_purses_of_another_version_are_not_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "purses").write_bytes(b"privypurse-purses 1 sha256 0\n{}")
+    with pytest.raises(pp.InvalidInput, match="is of another version"):
+        PurseFile(tmp_path / "purses", MINE)
+
+
+def test_a_checkpoint_has_its_name_on_disk_before_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure undoes a rename that the folder does not know of."""
+    torch = pytest.importorskip("torch")
+    folder, events = tmp_path / "run", []
+    sync, replace = os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        if folder.exists() and os.path.samestat(os.fstat(file), folder.stat()):
+            events.append("folder")
+        sync(file)
+
+    def replaced(old: Path, new: Path) -> None:
+        events.append(Path(new).name)
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    plan = pp.plan(pp.Budgets(np.ones(20), delta=1e-3), steps=3, batch_size=5, clip_norm=1.0, method="uniform")
+    model = torch.nn.Linear(2, 2)
+    data = torch.utils.data.TensorDataset(torch.randn(20, 2), torch.zeros(20, dtype=torch.int64))
+    losses = torch.nn.CrossEntropyLoss(reduction="none")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pp.train(model, optimizer, data, plan, losses, checkpoint=folder, checkpoint_every=1)
+    places = [place for place, name in enumerate(events) if name == "checkpoint.pt"]
+    assert len(places) >= 3
+    assert all(events[place + 1 : place + 2] == ["folder"] for place in places)
+    assert stat.S_IMODE((folder / "checkpoint.pt").stat().st_mode) == 0o600
