@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from privypurse import ladder
 from privypurse.arrays import AnyArray, FloatArray, IntArray, first_where, float_vector, frozen, refuse
 from privypurse.errors import InvalidInput
+from privypurse.roll import Roll, ids_of, texts_of
 
 if TYPE_CHECKING:
     from privypurse.tabular import Columns
@@ -36,7 +38,9 @@ class Budgets:
     that looks at nobody else's δ.
 
     With ``person``, records with the same id are one unit with one ε and one δ: whatever a plan counts
-    (people, rates, batch size) it counts in persons. Two budgets for one person are an error.
+    (people, rates, batch size) it counts in persons. Two budgets for one person are an error. Ids are text or whole
+    numbers and compared as text: 7 and "7" are the same person. A plan made of them is applied by id
+    (`Plan.applied_to`); one made without ids holds for the rows in this order.
 
     Budgets are themselves sensitive: people with something to hide tend to choose a small ε.
     """
@@ -74,6 +78,7 @@ class Budgets:
             np.array_equal(self.epsilon, other.epsilon)
             and np.array_equal(self.delta, other.delta)
             and np.array_equal(self.owner, other.owner)
+            and (self._names() == other._names())
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -89,6 +94,32 @@ class Budgets:
         if self.person is None:
             return self.owner
         return np.unique(self.owner, return_index=True)[1].astype(np.int64)
+
+    def _names(self) -> list[str] | None:
+        """The id of each unit, as text."""
+        return None if self.person is None else texts_of(self.person[self.first_record])
+
+    def unit_of(self, person: Any) -> int:
+        """The unit of a person, by id; of a record, by its number, where there are no ids."""
+        if self.person is None:
+            if isinstance(person, bool) or not hasattr(person, "__index__") or not 0 <= person < len(self):
+                raise InvalidInput(f"record is {person!r}; there are {len(self):,}, counted from 0")
+            return int(person)
+        unit = self._units.get(texts_of(ids_of([person]))[0])
+        if unit is None:
+            raise InvalidInput(f"person is {person!r}, who has no budget here; give an id of person=")
+        return unit
+
+    @cached_property
+    def _units(self) -> dict[str, int]:
+        return {text: unit for unit, text in enumerate(self._names() or [])}
+
+    def roll(self) -> Roll | None:
+        """Who holds them, as a plan keeps it: keyed digests of the ids. None where there are no ids."""
+        if self.person is None:
+            return None
+        first = self.first_record
+        return Roll.of(self.person[first], one_each=first.size == len(self))
 
     @classmethod
     def from_levels(
@@ -219,26 +250,11 @@ def _checked_delta(delta: Any, n: int) -> FloatArray:
 def _units(person: Any, n: int) -> tuple[AnyArray | None, IntArray]:
     if person is None:
         return None, np.arange(n, dtype=np.int64)
-    ids = np.array(person)  # a copy: the caller's array may change later
-    if isinstance(person, list | tuple) and len({type(value) for value in person}) > 1:
-        ids = np.empty(len(person), dtype=object)  # NumPy would make 1 and "1" the same person
-        ids[:] = person
-    if ids.ndim != 1 or ids.size != n:
-        raise InvalidInput(f"person must hold one id for each of the {n:,} records; it has shape {ids.shape}")
-    if ids.dtype.kind in "mM":
-        refuse(np.isnat(ids), ids, "person", "which is no id; give every record its owner")
-    if ids.dtype.kind == "f":
-        refuse(~np.isfinite(ids), ids, "person", "which is no id; give every record its owner")
-    if ids.dtype.kind == "O":
-        missing = np.fromiter((value is None or value != value for value in ids), dtype=bool, count=n)
-        refuse(missing, ids, "person", "which is no id; give every record its owner")
-    codes, names = _factorised(ids)
+    ids = ids_of(person, n)
     # Units count in order of first appearance, so that the order of records decides, not the spelling of ids.
-    first = np.full(names.size, n, dtype=np.int64)
-    np.minimum.at(first, codes, np.arange(n))
-    rank = np.empty(names.size, dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(names.size)
-    return ids, rank[codes]
+    seen: dict[str, int] = {}
+    owner = np.fromiter((seen.setdefault(text, len(seen)) for text in texts_of(ids)), np.int64, n)
+    return ids, owner
 
 
 def _factorised(values: AnyArray) -> tuple[IntArray, AnyArray]:

@@ -15,6 +15,7 @@ from privypurse.accounting import Composed, Progress, Release, SampledGaussian, 
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
+from privypurse.roll import Roll, Seal, applied, refuse_by_row
 from privypurse.stopping import Stop
 
 FIXED_SHARE = 0.9
@@ -47,8 +48,8 @@ _PROMISES = {
         "ε and constants fixed beforehand."
     ),
     Promise.PART: (
-        "This is one round of a schedule, for the people who were drawn into it: who they are is a secret, and what "
-        "each ε protects is said by the schedule."
+        "This is one round of a larger whole, a schedule or a federation: who is drawn into it is a secret, and what "
+        "each ε protects is said by the schedule or by the terms."
     ),
     Promise.NONE: (
         "NO PROMISE. This repeats a published method for comparison; 'certified' or 'spent' is at most what it "
@@ -167,6 +168,9 @@ class Plan:
     most what they promised; ``accountant`` names the proof. A person's records are one unit. With ``extra_steps`` a
     filter keeps everyone within what they promised in whatever follows (``filter`` names it).
 
+    A plan made with ids is its people's: `applied_to` puts rates and clip norms into the order of whatever records
+    they have now (rule 13). One without ids holds for the rows that it was made for, in their order.
+
     Rates, clip norms and levels are as sensitive as the budgets that they follow from (rule 6).
     """
 
@@ -180,6 +184,12 @@ class Plan:
     owner: AnyArray | None = None
     """For each record, its unit; None where each record is its own."""
     notes: tuple[str, ...] = ()
+    roll: Roll | None = field(default=None, repr=False)
+    """Who the units are, as keyed digests of their ids; None where the plan was made without ids."""
+    seal: Seal | None = field(default=None, repr=False)
+    """Without ids: the file whose rows these are, on the command line."""
+    person: AnyArray | None = field(default=None, repr=False)
+    """The ids of the records that the plan was applied to, in their order. In memory only, never saved."""
     _spent: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -192,11 +202,16 @@ class Plan:
         object.__setattr__(self, "level_of", level_of)
         if self.owner is not None:
             object.__setattr__(self, "owner", compact(self.owner, level_of.size, "owner"))
+        if self.roll is not None and (self.roll.digests.size != level_of.size or self.owner is None):
+            raise InvalidInput(
+                f"a plan with ids needs one for each of its {level_of.size:,} people, and their records"
+            )
 
     def __repr__(self) -> str:
+        whose = "this order of rows" if self.roll is None else "by id"
         return (
             f"Plan({self.method}, {self.people:,} people, σ {self.noise_multiplier:.4g}, {self.steps:,} steps, "
-            f"batch size {self.batch_size:,}, {self.accountant})"
+            f"batch size {self.batch_size:,}, {self.accountant}, {whose})"
         )
 
     @property
@@ -338,8 +353,72 @@ class Plan:
             raise InvalidInput(f"steps is {steps!r}; the plan covers 0 to {most}")
         return steps.__index__()
 
+    def applied_to(self, person: Any) -> Plan:
+        """The same plan for these records: ``person`` holds the id of each one's owner.
+
+        Guarantee: every record has the rate and the clip norm of its owner, in whatever order records come, and
+        however many a person has; σ, divisor, steps and promise stay. Planned people without a record are absent:
+        they contribute nothing (``absent`` counts them). Ids that the plan does not know are an error that names
+        them; so is a second record of somebody where everybody had one when the plan was made.
+        """
+        ids, owner = applied(self.roll, person, "plan")
+        return self._for_others(owner=owner, person=ids)
+
+    def sealed(self, table: Path) -> Plan:
+        """The same plan, bound to the rows of this file, byte for byte: for plans without ids."""
+        return self._for_others(seal=Seal.of(table))
+
+    def _for_others(self, **changes: Any) -> Plan:
+        """With other records, and the same levels: it costs what it cost before."""
+        made = replace(self, **changes)
+        object.__setattr__(made, "_spent", self._spent)
+        return made
+
+    def for_records(self, person: Any = None) -> Plan:
+        """The plan as training takes it: applied by id where it has ids (rule 13), else as it is."""
+        if person is not None:
+            return self.applied_to(person)
+        refuse_by_row(self.roll, self.person, "plan")
+        return self
+
+    @property
+    def absent(self) -> int:
+        """Planned people who have no record here: they contribute nothing. Sensitive."""
+        return 0 if self.owner is None else self.people - int(np.unique(self.owner).size)
+
+    def require_kept(self, progress: Progress | None = None) -> None:
+        """Raise if what the plan spends, computed anew, is more than it promises: it was altered, or is a mistake.
+
+        One round of a larger whole (`Promise.PART`) promises nothing by itself.
+        """
+        if self.promise is Promise.PART:
+            return
+        over = ~(self.spent_by_level(progress=progress) <= self.levels.epsilon)
+        if over.any():
+            spent = self.spent_by_level()
+            worst = int(np.argmax(np.where(over, spent / self.levels.epsilon, 0.0)))
+            raise InvalidInput(
+                f"the plan spends more than it promises: ε = {spent[worst]:.4g} where {self.levels.epsilon[worst]:g} "
+                f"is promised at δ = {self.levels.delta[worst]:g}. It was altered, or made by hand; make it "
+                "anew with pp.plan"
+            )
+
     def check(self, budgets: Budgets) -> None:
-        """Raise unless everyone's recomputed ε is within the budget that they hold in ``budgets``."""
+        """Raise unless everyone's recomputed ε is within the budget that they hold in ``budgets``.
+
+        People are compared by id where the plan has ids; whoever of them is missing from the budgets is passed over.
+        Else record by record.
+        """
+        unit = self._units_of(budgets)
+        spent, delta = self.spent_by_level()[self.level_of], self.levels.delta[self.level_of]
+        if self.shape.extra_steps:
+            spent = np.maximum(spent, self.levels.epsilon[self.level_of])
+        refuse_overdrawn(spent[unit], delta[unit], budgets)
+
+    def _units_of(self, budgets: Budgets) -> AnyArray:
+        """For each record of the budgets its unit here."""
+        if self.roll is not None:
+            return units_by_id(self.roll, budgets, "plan")
         if len(budgets) != self.records:
             raise InvalidInput(f"the plan is for {self.records:,} records, budgets hold {len(budgets):,}")
         owner = np.arange(self.records) if self.owner is None else self.owner
@@ -348,16 +427,7 @@ class Plan:
                 f"the plan counts {self.people:,} people and budgets {budgets.people:,}, or they own other records; "
                 "make the plan from these budgets, with the same person= ids"
             )
-        spent = self.spent()
-        if self.shape.extra_steps:
-            spent = np.maximum(spent, self.epsilon)
-        over = (spent > budgets.epsilon) | (self.delta > budgets.delta)
-        if over.any():
-            worst = int(np.argmax(np.where(over, spent / budgets.epsilon, 0.0)))
-            raise InvalidInput(
-                f"{int(over.sum()):,} records overspend; worst is record {worst}: spends ε = {spent[worst]:.4g} at "
-                f"δ = {self.delta[worst]:g}, holds ε = {budgets.epsilon[worst]:.4g} at δ = {budgets.delta[worst]:g}"
-            )
+        return owner
 
     def by_level(self, most: int = 12, progress: Progress | None = None) -> list[LevelRow]:
         """The table of the plan in at most ``most`` lines; neighbouring levels share one where there are more."""
@@ -399,6 +469,25 @@ class Plan:
         from privypurse import planfile
 
         return planfile.load(Path(path))
+
+
+def units_by_id(roll: Roll, budgets: Budgets, what: str) -> AnyArray:
+    """For each record of the budgets its owner's unit on the roll."""
+    if budgets.person is None:
+        raise InvalidInput(f"the {what} was made with ids and compares people by them; give Budgets(…, person=ids)")
+    return replace(roll, one_each=False).owners(budgets.person)  # records do not matter here, people do
+
+
+def refuse_overdrawn(spent: FloatArray, delta: FloatArray, budgets: Budgets) -> None:
+    """Raise if a record of the budgets spends more than its owner holds, by this ε and δ of each."""
+    over = (spent > budgets.epsilon) | (delta > budgets.delta)
+    if over.any():
+        worst = int(np.argmax(np.where(over, spent / budgets.epsilon, 0.0)))
+        who = f"record {worst}" if budgets.person is None else f"record {worst}, of person {budgets.person[worst]!s}"
+        raise InvalidInput(
+            f"{int(over.sum()):,} records overspend; worst is {who}: spends ε = {spent[worst]:.4g} at "
+            f"δ = {delta[worst]:g}, holds ε = {budgets.epsilon[worst]:.4g} at δ = {budgets.delta[worst]:g}"
+        )
 
 
 def in_every_step(rates: FloatArray) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from privypurse.accounting import Composed, Progress, Release, SampledGaussian, 
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
-from privypurse.plans import LevelTable, Plan, Promise, TrainingShape, compact
+from privypurse.plans import LevelTable, Plan, Promise, TrainingShape, compact, refuse_overdrawn, units_by_id
+from privypurse.roll import Roll, applied, refuse_by_row
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,6 +68,10 @@ class Schedule:
     """Whether each round trains a model of its own, whose outputs are averaged (AdaPDP)."""
     promise: Promise = Promise.DATA
     notes: tuple[str, ...] = ()
+    roll: Roll | None = field(default=None, repr=False)
+    """Who the units are, as keyed digests of their ids; None where the schedule was made without ids."""
+    person: AnyArray | None = field(default=None, repr=False)
+    """The ids of the records that it was applied to, in their order."""
     _spent: list[FloatArray] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -82,10 +88,38 @@ class Schedule:
             object.__setattr__(self, "owner", compact(self.owner, level_of.size, "owner"))
 
     def __repr__(self) -> str:
+        whose = "this order of rows" if self.roll is None else "by id"
         return (
             f"Schedule({self.method}, {self.people:,} people, {len(self.rounds)} rounds, {self.steps:,} steps, "
-            f"{self.accountant})"
+            f"{self.accountant}, {whose})"
         )
+
+    def applied_to(self, person: Any) -> Schedule:
+        """The same schedule for these records, by their owners' ids, as `Plan.applied_to` says."""
+        ids, owner = applied(self.roll, person, "schedule")
+        made = replace(self, owner=owner, person=ids)
+        object.__setattr__(made, "_spent", self._spent)
+        return made
+
+    def for_records(self, person: Any = None) -> Schedule:
+        """The schedule as training takes it: applied by id where it has ids (rule 13), else as it is."""
+        if person is not None:
+            return self.applied_to(person)
+        refuse_by_row(self.roll, self.person, "schedule")
+        return self
+
+    def require_kept(self) -> None:
+        """Raise if what the schedule spends, computed anew, is more than it promises, if it promises anything."""
+        if self.promise in (Promise.NONE, Promise.PART):
+            return
+        spent = self.spent_by_level()
+        over = ~(spent <= self.epsilon)
+        if over.any():
+            worst = int(np.argmax(np.where(over, spent / self.epsilon, 0.0)))
+            raise InvalidInput(
+                f"the schedule spends more than it promises: ε = {spent[worst]:.4g} where {self.epsilon[worst]:g} is "
+                "promised. It was altered, or made by hand; make it anew with pp.schedule"
+            )
 
     @property
     def people(self) -> int:
@@ -130,24 +164,21 @@ class Schedule:
         return frozen(by_unit if self.owner is None else by_unit[self.owner])
 
     def check(self, budgets: Budgets) -> None:
-        """Raise unless everyone's recomputed ε is within the budget that they hold."""
-        spent = self.spent()
-        if len(budgets) != spent.size:
-            raise InvalidInput(f"the schedule is for {spent.size:,} records, budgets hold {len(budgets):,}")
-        owner = np.arange(spent.size) if self.owner is None else self.owner
-        if not np.array_equal(owner, budgets.owner):
-            raise InvalidInput(
-                f"the schedule counts {self.people:,} people and budgets {budgets.people:,}, or they own other "
-                "records; make it from these budgets, with the same person= ids"
-            )
-        delta = self.delta[self.level_of][owner]
-        over = (spent > budgets.epsilon) | (delta > budgets.delta)
-        if over.any():
-            worst = int(np.argmax(np.where(over, spent / budgets.epsilon, 0.0)))
-            raise InvalidInput(
-                f"{int(over.sum()):,} records overspend; worst is record {worst}: spends ε = {spent[worst]:.4g} at "
-                f"δ = {delta[worst]:g}, holds ε = {budgets.epsilon[worst]:.4g} at δ = {budgets.delta[worst]:g}"
-            )
+        """Raise unless everyone's recomputed ε is within the budget that they hold; by id, as `Plan.check` does."""
+        if self.roll is not None:
+            owner = units_by_id(self.roll, budgets, "schedule")
+        else:
+            records = self.people if self.owner is None else self.owner.size
+            if len(budgets) != records:
+                raise InvalidInput(f"the schedule is for {records:,} records, budgets hold {len(budgets):,}")
+            owner = np.arange(records) if self.owner is None else self.owner
+            if not np.array_equal(owner, budgets.owner):
+                raise InvalidInput(
+                    f"the schedule counts {self.people:,} people and budgets {budgets.people:,}, or they own other "
+                    "records; make it from these budgets, with the same person= ids"
+                )
+        level = self.level_of[owner]
+        refuse_overdrawn(self.spent_by_level()[level], self.delta[level], budgets)
 
     def draw(self, number: int, uniforms: FloatArray) -> AnyArray:
         """Who is in round ``number`` (from 0), by independent uniforms in (0, 1] that are multiples of 2^-53."""
@@ -180,6 +211,8 @@ class Schedule:
             levels=levels,
             level_of=inside.astype(np.int64),
             owner=self.owner,
+            roll=self.roll,
+            person=self.person,
         )
 
     def people_by_level(self) -> IntArray:
@@ -191,6 +224,7 @@ class Schedule:
             f"method {self.method}, {self.people:,} people, {len(self.rounds)} rounds, {self.steps:,} steps, "
             f"clip norm {self.clip_norm:g}, public divisor {self.batch_size:,}",
             f"proved by {self.accountant}; everybody pays for every round, drawn or not",
+            "it holds for this order of rows" if self.roll is None else "it knows its people by id",
             "",
             "round  threshold  noise multiplier  steps     rate  drawn on average",
         ]

@@ -36,7 +36,8 @@ class Spending:
     """Steps that a crash left nothing known of but their number; they are charged in full."""
 
     def __repr__(self) -> str:
-        return f"Spending({self.plan.people:,} people, {self.reading}; sensitive: epsilon(), of(record), active)"
+        who = "record" if self.plan.roll is None else "id"
+        return f"Spending({self.plan.people:,} people, {self.reading}; sensitive: epsilon(), of({who}), active)"
 
     @property
     def reading(self) -> Reading:
@@ -63,12 +64,18 @@ class Spending:
         """The same, one entry a person."""
         return self._epsilon(np.arange(self.plan.people), accountant, progress)
 
-    def of(self, record: int, accountant: str = "pld") -> float:
-        """What the person who owns this record may be told: their own ε. It costs nobody anything."""
+    def of(self, person: Any, accountant: str = "pld") -> float:
+        """What a person may be told: their own ε, by their id. It costs nobody anything.
+
+        Where the plan was made without ids, ``person`` is the number of one of their records.
+        """
+        unit = self._record(person) if self.plan.roll is None else self.plan.roll.unit_of(person)
+        return float(self._epsilon(np.array([unit], dtype=np.int64), accountant, None)[0])
+
+    def _record(self, record: Any) -> int:
         if isinstance(record, bool) or not hasattr(record, "__index__") or not 0 <= record < self.plan.records:
             raise InvalidInput(f"record is {record!r}; there are {self.plan.records:,}, counted from 0")
-        person = record if self.plan.owner is None else self.plan.owner[record]
-        return float(self._epsilon(np.array([person], dtype=np.int64), accountant, None)[0])
+        return int(record if self.plan.owner is None else self.plan.owner[record])
 
     def _epsilon(self, who: IntArray, accountant: str, progress: Progress | None) -> FloatArray:
         found = self._measured(who, accountant, progress)

@@ -35,6 +35,7 @@ def facts(plan: Plan) -> list[str]:
         f"noise multiplier {plan.noise_multiplier:.5g}, clip norm {plan.clip_norm:g}, "
         f"public divisor {plan.batch_size:,}, expected batch {plan.expected_batch_size:,.1f} people",
         f"proved by {_ACCOUNTANTS[plan.accountant]}, δ {_span(deltas)}",
+        whose(plan),
     ]
     if plan.filter is not None:
         lines.append(
@@ -45,9 +46,26 @@ def facts(plan: Plan) -> list[str]:
             lines.append(f"they end early by private questions, paid for in the ε certified: {plan.shape.stop}")
     if unused:
         lines.append(f"capped: {unused:,} people granted more than this training can use, even in every step")
-    if float(plan.levels.delta.max()) * plan.people > 1:
-        lines.append(f"δ is above 1/{plan.people:,}: small failures are allowed for about one person in the data")
+    if plan.levels.delta.max() * plan.people >= 1:
+        lines.append(f"warning: {large_delta(plan)}")
     return [*lines, *plan.notes]
+
+
+def whose(plan: Plan) -> str:
+    """What binds the plan to its people."""
+    if plan.roll is not None:
+        return "it knows its people by id (as keyed digests): it is applied to their records by person=, in any order"
+    if plan.seal is not None:
+        return "it holds for the rows of its table as they are, in this order; made with ids it would follow people"
+    return "it holds for this order of rows; made from Budgets(…, person=ids) it would follow people"
+
+
+def large_delta(plan: Plan) -> str:
+    """What a δ of 1/n or more means."""
+    return (
+        f"δ = {plan.levels.delta.max():g} is not below 1/{plan.people:,}: it allows that somebody's data is given "
+        "away whole in every run; choose one well below 1 / people"
+    )
 
 
 def text(plan: Plan, most: int = 12) -> str:

@@ -1,5 +1,6 @@
 """The command line, from a file of people to a plan that loads and keeps everyone's budget."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import privypurse as pp
-from privypurse import cli, datasets
+from privypurse import cli, datasets, planfile
 from privypurse.datasets import census
 
 QUICK = ["--accountant", "rdp", "--steps", "20", "--batch-size", "2"]
@@ -71,8 +72,7 @@ def test_the_command_line_plans_what_the_library_plans(capsys, people, tmp_path)
     assert run(capsys, "plan", people, *QUICK, "--out", "mine.json")[0] == 0
     mine = pp.Plan.load(tmp_path / "mine.json")
     theirs = pp.plan(pp.Budgets.read(people), steps=20, batch_size=2, accountant="rdp")
-    theirs.save(tmp_path / "theirs.json")
-    assert (tmp_path / "mine.json").read_bytes() == (tmp_path / "theirs.json").read_bytes()
+    assert planfile.dumps(dataclasses.replace(mine, seal=None)) == planfile.dumps(theirs)
     assert mine.rates.tobytes() == theirs.rates.tobytes()
 
 

@@ -11,6 +11,7 @@ import pytest
 from scipy import optimize, special
 
 import privypurse as pp
+from privypurse.errors import PrivyPurseWarning
 from privypurse.plans import LevelTable
 
 EPSILON = [1.0, 2.0, 3.0, 1.0, 2.0, 1.0]
@@ -333,8 +334,12 @@ def test_the_summary_names_people_noise_steps_accountant_and_levels():
 
 
 def test_the_summary_warns_of_a_large_delta():
-    assert "δ is above 1/6" in make(delta=0.5).summary()
-    assert "δ is above" not in make().summary()
+    with pytest.warns(PrivyPurseWarning, match=r"δ = 0\.5 is not below 1/6"):
+        large = make(delta=0.5)
+    assert "warning: δ = 0.5 is not below 1/6" in large.summary()
+    with pytest.warns(PrivyPurseWarning, match=r"δ = 0\.25 is not below 1/4"):  # at 1/n exactly
+        assert "warning: δ = 0.25 is not below 1/4" in make([1.0] * 4, delta=0.25).summary()
+    assert "warning" not in make().summary()
 
 
 # ------------------------------------------------------------------------------------------------------- files
@@ -468,9 +473,9 @@ def test_a_truncated_file_is_refused(saved, share):
         pp.Plan.load(saved)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_another_version_is_refused(saved, version):
-    with pytest.raises(pp.InvalidInput, match=r"version .* reads version 1"):
+    with pytest.raises(pp.InvalidInput, match=r"version .* reads versions 1 and 2"):
         pp.Plan.load(rewritten(saved, lambda content: content.update(version=version), checksum=True))
 
 
@@ -498,7 +503,7 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_two_hundred_thousand_different_budgets_make_a_compact_file(tmp_path):
     epsilon = np.exp(np.random.default_rng(3).uniform(np.log(0.1), np.log(10.0), 200_000))
     assert np.unique(epsilon).size == epsilon.size
-    plan = make(epsilon, steps=200, batch_size=8192)
+    plan = make(epsilon, steps=200, batch_size=8192, delta=1e-6)
     plan.save(tmp_path / "plan.json")
     assert (tmp_path / "plan.json").stat().st_size < 500_000
     loaded = pp.Plan.load(tmp_path / "plan.json")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 
+from privypurse import summaries
 from privypurse.accounting import Progress, accountant_named
 from privypurse.arrays import IntArray
 from privypurse.assignment.base import Assignment, Levels, Means, Method, levels_of
@@ -15,7 +17,7 @@ from privypurse.assignment.sample import Sample
 from privypurse.assignment.scale import Scale
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import Budgets
-from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
+from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError, PrivyPurseWarning
 from privypurse.plans import FIXED_SHARE, LevelTable, Plan, Promise, TrainingShape, in_every_step
 from privypurse.stopping import Stop
 
@@ -105,9 +107,12 @@ def plan(
         ),
         level_of=level_of,
         owner=None if budgets.person is None else budgets.owner,
+        roll=budgets.roll(),
         notes=(*decided.notes, *_remarks(decided, levels, shape)),
     )
     _refuse_overspending(made, progress)
+    if made.levels.delta.max() * made.people >= 1:
+        warnings.warn(summaries.large_delta(made), PrivyPurseWarning, stacklevel=2)
     return made
 
 

@@ -167,6 +167,7 @@ def published(
         delta=levels.delta,
         level_of=level_of,
         owner=None if budgets.person is None else budgets.owner,
+        roll=budgets.roll(),
         separate=method.separate,
         promise=Promise.NONE,
         drawn=tuple(drawn),

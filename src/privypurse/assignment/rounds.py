@@ -125,6 +125,7 @@ def schedule(
         delta=levels.delta,
         level_of=level_of,
         owner=None if budgets.person is None else budgets.owner,
+        roll=budgets.roll(),
         separate=not isinstance(chosen, Groups) and chosen.separate,
         notes=_notes(levels, work),
     )

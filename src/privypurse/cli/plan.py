@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import warnings
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +11,9 @@ from rich.console import Console
 import privypurse as pp
 from privypurse import planfile
 from privypurse.assignment import METHODS, Exclude, Method
-from privypurse.cli.showing import as_it_is, bar, show_plan
+from privypurse.budgets import DEFAULT_DELTA
+from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
+from privypurse.errors import PrivyPurseWarning
 
 SHORT = "from everyone's ε to a certified training plan"
 LONG = """\
@@ -24,6 +27,10 @@ examples:
   privypurse plan people.csv --level consent --levels strict=1,medium=2,relaxed=3 --steps 2000 --batch-size 512
   privypurse plan visits.parquet --epsilon epsilon --person patient_id --steps 2000 --batch-size 512
   privypurse plan people.csv --steps 2000 --batch-size 512 --noise-multiplier 1.1
+
+With --person the plan keeps keyed digests of the ids, and `privypurse train` applies it by id: rows may come in
+another order, be edited, come and go. Without, it holds for this file, byte for byte. The plan is as sensitive as the
+budgets and written so that only you can read it.
 
 methods:
   sample     whoever grants more privacy is drawn more often (the default)
@@ -45,8 +52,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
     who.add_argument("--epsilon", metavar="COLUMN", help='column of budgets (default: "epsilon")')
     who.add_argument("--level", metavar="COLUMN", help="column of categories, instead of --epsilon")
     who.add_argument("--levels", metavar="NAME=ε,…", type=_levels, help="the ε of each category")
-    who.add_argument("--delta", default=1e-5, type=_number_or_name, help="a number or a column (default: 1e-5)")
-    who.add_argument("--person", metavar="COLUMN", help="column of ids: records of one person are one unit")
+    who.add_argument("--delta", type=_number_or_name, help=f"a number or a column (default: {DEFAULT_DELTA:g})")
+    who.add_argument(
+        "--person",
+        metavar="COLUMN",
+        help="column of ids: records of one person are one unit, and the plan follows people, not rows",
+    )
     how = command.add_argument_group("how to train")
     how.add_argument("--steps", type=int, required=True, help="number of training steps")
     how.add_argument(
@@ -67,7 +78,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--accountant", choices=("pld", "rdp"), default="pld", help="who proves it (default: pld, tighter)"
     )
     command.add_argument(
-        "--out", default="plan.json", metavar="FILE", help="where to write the plan (default: plan.json)"
+        "-o", "--out", default="plan.json", metavar="FILE", help="where to write the plan (default: plan.json)"
     )
 
 
@@ -83,10 +94,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
         epsilon=options.epsilon,
         level=options.level,
         levels=options.levels,
-        delta=options.delta,
+        delta=DEFAULT_DELTA if options.delta is None else options.delta,
         person=options.person,
     )
-    with bar(console, "certifying") as progress:
+    with bar(console, "certifying") as progress, warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: the plan's facts say it
         plan = pp.plan(
             budgets,
             method,
@@ -99,6 +111,10 @@ def run(options: argparse.Namespace, console: Console) -> None:
             progress=progress,
         )
         plan.spent_by_level(progress=progress)
+    if plan.roll is None:
+        plan = plan.sealed(Path(options.table))
+    if options.delta is None:
+        console.print(default_delta("--delta"), highlight=False)
     show_plan(plan, console)
     plan.save(options.out)
     console.print(f"written to {as_it_is(options.out)}", highlight=False)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse import summaries
+from privypurse.budgets import DEFAULT_DELTA
 
 
 def show_plan(plan: pp.Plan, console: Console) -> None:
@@ -26,6 +27,11 @@ def show_plan(plan: pp.Plan, console: Console) -> None:
     console.print(table)
     for line in (plan.promise.text, summaries.ROUNDED, summaries.SENSITIVE):
         console.print(line, style="dim", highlight=False)
+
+
+def default_delta(option: str) -> str:
+    """Said where nobody chose one."""
+    return f"δ = {DEFAULT_DELTA:g} for everyone, which is the default: choose it with {option}, well below 1 / people"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from rich.console import Console
 
 import privypurse as pp
 from privypurse.cli.extras import need_training
-from privypurse.cli.showing import as_it_is, bar, show_plan
+from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
+from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.config import Simulated, example, read_config
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ metrics.json says which of its figures are.
 
 Ctrl-C ends a run between two steps. With [training] checkpoint, the folder that a run is kept in, the same command
 goes on from there, and every step that was taken stays counted. Without it nothing is kept.
+
+A plan that was made before (plan = "plan.json") is applied by id: person = "…" under [data] names the column. A plan
+without ids holds for exactly the file that it was made from; what does not match is refused.
 
 Ranges and categories of a table are given in the file and never estimated from the rows: that would tell something
 about people that no budget pays for.
@@ -63,11 +68,21 @@ def run(options: argparse.Namespace, console: Console) -> None:
         waiting.close()  # two bars at once would write over each other
         if isinstance(config.budgets, Simulated):
             console.print("Budgets are simulated: nobody in the data granted them.", highlight=False)
+        if config.default_delta:
+            console.print(as_it_is(default_delta("delta under [budgets]")), highlight=False)
+        if plan.absent:
+            console.print(
+                f"{plan.absent:,} planned people have no row in the table: they are absent and contribute nothing. "
+                "Sensitive.",
+                highlight=False,
+            )
         show_plan(plan, console)
         console.print()
 
     with ExitStack() as waiting:
         certifying = waiting.enter_context(bar(console, "certifying"))
+        waiting.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", "δ = ", PrivyPurseWarning)  # the plan's facts say it
         try:
             finished = running.run(config, certifying=certifying, planned=planned, bar=True)
         except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import numbers
 import threading
 import warnings
@@ -25,6 +26,7 @@ from privypurse.federated.book import Book, Update
 from privypurse.federated.readable import Readable
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.roll import applied, texts_of
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train
@@ -67,11 +69,15 @@ class Client:
         offer: Offer,
         folder: str | Path,
         *,
+        person: Any = None,
         example: Any = None,
         adversary: str = "server",
         seed: int | None = None,
     ) -> None:
-        """``example`` is a made-up record, (input, label), for data sets other than a TensorDataset: it says what a
+        """``person`` holds the id of each record's owner, in the order of ``dataset``, where budgets have ids: they
+        are then matched by id, and their people's rows may change, come and go.
+
+        ``example`` is a made-up record, (input, label), for data sets other than a TensorDataset: it says what a
         record is like, and one that is not is left blank. No record may say that, for it would decide about others.
         ``adversary`` is whom the people here were told that their ε holds against; terms that keep it against the
         public alone are refused unless it says "public".
@@ -86,7 +92,8 @@ class Client:
             raise InvalidInput("new_model is a model; give a function that makes one: partial(nn.Linear, 8, 2)")
         if len(dataset) == 0:  # type: ignore[arg-type]
             raise InvalidInput("this client has no records; leave it out, or give it some")
-        if len(budgets) != len(dataset):  # type: ignore[arg-type]
+        owner = _owners(budgets, person)
+        if owner is None and len(budgets) != len(dataset):  # type: ignore[arg-type]
             raise InvalidInput(f"there are {len(dataset):,} records but {len(budgets):,} budgets")  # type: ignore[arg-type]
         if adversary not in ADVERSARIES:
             raise InvalidInput(f"adversary is {adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
@@ -107,10 +114,11 @@ class Client:
         # Then the book: whoever could try terms after terms would find out what people here grant.
         # Of files the number alone: a record that can be read today and not tomorrow must not decide about joining.
         content = fingerprint(dataset) if tensors else f"{len(dataset)} files"  # type: ignore[arg-type]
+        content = content if owner is None else "by id"  # people are the same whatever rows they have (rule 13)
         self._book = Book(Path(folder), offer.digest, content + _digest(budgets))
         try:
             self._book.keep_offer(offer.to_json())
-            self._plan, self._sitting_out = _local_plan(budgets, offer, self._book)
+            self._plan, self._sitting_out = _local_plan(budgets, owner, offer, self._book)
         except BaseException:
             self._book.close()
             raise
@@ -206,7 +214,17 @@ class Client:
         self._book.close()
 
 
-def _local_plan(budgets: Budgets, offer: Offer, book: Book) -> tuple[Plan, int]:
+def _owners(budgets: Budgets, person: Any) -> AnyArray | None:
+    """For each record its owner's unit, by id; None where budgets have no ids and hold for the records in order."""
+    roll = budgets.roll()
+    if roll is None and person is None:
+        return None
+    if person is None:
+        raise InvalidInput("budgets have ids and are matched by id; give person=, the id of each record's owner")
+    return applied(roll, person, "list of budgets")[1]
+
+
+def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book) -> tuple[Plan, int]:
     """Each person's rate by the table, certified again here: a table is a claim of the server's.
 
     Whoever cannot afford it, or grants a smaller δ than the terms have, sits out. That never fails, and where nobody
@@ -223,7 +241,7 @@ def _local_plan(budgets: Budgets, offer: Offer, book: Book) -> tuple[Plan, int]:
     else:
         rate = np.where(out, 0.0, _affordable(offer, epsilon))
         book.keep_rates({"version": __version__, "rate": rate.tolist()})
-    plan = _plan(terms, epsilon, rate, level_of.ravel(), None if budgets.person is None else budgets.owner)
+    plan = _plan(terms, epsilon, rate, level_of.ravel(), owner)
     return plan, int((rate[plan.level_of] == 0).sum())
 
 
@@ -256,7 +274,7 @@ def _plan(
     return Plan(
         method="federated",
         accountant=terms.accountant,
-        promise=Promise.PRESENCE,
+        promise=Promise.PART,  # of one round: the terms' certificate covers all of them
         shape=TrainingShape(
             steps=terms.local_steps,
             batch_size=terms.batch_size,
@@ -353,5 +371,9 @@ def _fingerprint(state: Mapping[str, AnyArray]) -> str:
 
 
 def _digest(budgets: Budgets) -> str:
+    if budgets.person is not None:
+        first = budgets.first_record
+        each = (texts_of(budgets.person[first]), budgets.epsilon[first].tolist(), budgets.delta[first].tolist())
+        return hashlib.sha256(json.dumps(sorted(zip(*each, strict=True))).encode()).hexdigest()
     parts = (budgets.epsilon, budgets.delta, np.asarray(budgets.owner))
     return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()

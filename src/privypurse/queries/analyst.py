@@ -298,16 +298,17 @@ class Analyst:
         values = numbers_of(q, self._rows, self._public_rows(), size)
         return self._answer(by_person(values, self._owner, self._people), price, lambda total: total)
 
-    def spent(self, record: int) -> float:
-        """The ε that the owner of this record has spent so far, at their δ. For that person's eyes only (rule 6)."""
-        if isinstance(record, bool) or not 0 <= int(record) < len(self._budgets):
-            raise InvalidInput(f"record is {record!r}; it must lie between 0 and {len(self._budgets) - 1}")
-        person = self._budgets.owner[record]
-        amount, delta = float(self.purses.spent[person]), float(self._budgets.delta[record])
+    def spent(self, person: Any) -> float:
+        """The ε that a person, by their id, has spent so far, at their δ. For that person's eyes only (rule 6).
+
+        Where budgets have no ids, ``person`` is the number of their record.
+        """
+        unit = self._budgets.unit_of(person)
+        amount, delta = float(self.purses.spent[unit]), float(self._budgets.delta[self._budgets.first_record[unit]])
         if amount == 0:
             return 0.0
         # Both are proven: what the amount costs, and what the purse promised for any amount that fits into it.
-        return min(float(epsilon_of(amount, delta, self.purses.currency.name)), float(self._epsilon[person]))
+        return min(float(epsilon_of(amount, delta, self.purses.currency.name)), float(self._epsilon[unit]))
 
     def _priced(self, clip: float, noise: float | None, cost: float | None, delta: float) -> Price:
         return priced(self.purses, clip, noise=noise, cost=cost, delta=delta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ class Table:
     classes: Categories
     features: Mapping[str, Encoding]
     test: Path | None = None
+    person: str | None = None
+    """The column of ids: who owns each row."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class RunConfig:
     optimizer: Optimizer
     training: Training
     individual: Followed | None = None
+    default_delta: bool = False
+    """Whether nobody chose a δ."""
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -162,8 +166,10 @@ def parse_config(text: str) -> RunConfig:
     data = _data(Section("[data]", whole["data"]))
     plan = _plan(whole["plan"])
     budgets = _budgets(whole.get("budgets"), data, plan)
-    if isinstance(data, Table) and isinstance(budgets, FromColumns):
-        for column in (budgets.epsilon, budgets.level, budgets.person):
+    if isinstance(data, Table):
+        granted = budgets if isinstance(budgets, FromColumns) else FromColumns()
+        data = replace(data, person=granted.person or data.person)
+        for column in (granted.epsilon, granted.level, data.person):
             if column in data.features:
                 raise InvalidInput(
                     f"[data.features] holds {column!r}, which says who granted what: no model may see it"
@@ -176,6 +182,7 @@ def parse_config(text: str) -> RunConfig:
         optimizer=_optimizer(Section("[optimizer]", whole["optimizer"])),
         training=_training(Section("[training]", whole.get("training", {}))),
         individual=_individual(Section("[individual]", whole["individual"])) if "individual" in whole else None,
+        default_delta="budgets" in whole and "delta" not in whole["budgets"],
     )
 
 
@@ -198,6 +205,7 @@ def _data(section: Section) -> BuiltIn | Table:
         return BuiltIn(name)
     assert table is not None
     label, classes, test = section.text("label"), section.texts("classes"), section.text("test")
+    person = section.text("person")
     features = section.take("features")
     section.finish()
     if label is None:
@@ -211,7 +219,7 @@ def _data(section: Section) -> BuiltIn | Table:
     encodings = _features(features)
     if label in encodings:
         raise InvalidInput(f"[data.features] holds {label!r}, which is what is to be learned; take it out")
-    return Table(Path(table), label, Categories(classes), encodings, None if test is None else Path(test))
+    return Table(Path(table), label, Categories(classes), encodings, None if test is None else Path(test), person)
 
 
 def _features(value: Any) -> dict[str, Encoding]:
@@ -266,6 +274,11 @@ def _budgets(value: Any, data: BuiltIn | Table, plan: NewPlan | Path) -> FromCol
             f"[budgets] of the data set {data.name!r} must be simulated: nobody in it was asked. Write "
             "simulate = { epsilon = [1.0, 2.0, 3.0], shares = [0.34, 0.43, 0.23] }"
         )
+    if None not in (person, data.person) and person != data.person:
+        raise InvalidInput(
+            f"[budgets] person is {person!r} but [data] person is {data.person!r}; name one column of ids"
+        )
+    person = person or data.person
     return FromColumns(epsilon, level, None if levels is None else _levels(levels), person, delta)
 
 

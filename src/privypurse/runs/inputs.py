@@ -19,6 +19,8 @@ class Part:
 
     inputs: Features
     labels: IntArray
+    person: AnyArray | None = None
+    """The id of each record's owner, where the table has a column of them."""
 
     def __len__(self) -> int:
         return int(self.labels.size)
@@ -41,7 +43,7 @@ class Inputs:
 def inputs_of(data: BuiltIn | Table) -> Inputs:
     """Read the data. Scaling is by public constants, so each record's input depends on that record alone."""
     if isinstance(data, Table):
-        train = _table(data.path, data)
+        train = _table(data.path, data, data.person)
         return Inputs(train, None if data.test is None else _table(data.test, data), data.classes.width)
     if data.name == "adult":
         adult = datasets.adult()
@@ -68,11 +70,11 @@ def pixels(images: AnyArray, labels: AnyArray) -> Part:
     return Part(channels.astype(np.float32) / np.float32(255), labels.astype(np.int64))
 
 
-def _table(path: Path, data: Table) -> Part:
+def _table(path: Path, data: Table, person: str | None = None) -> Part:
     columns = tabular.open_columns(path)
     encoded = [
         how.encode(columns.numbers(name) if isinstance(how, Range) else columns.labels(name), columns.where(name))
         for name, how in data.features.items()
     ]
     labels = data.classes.codes(columns.labels(data.label), columns.where(data.label))
-    return Part(np.concatenate(encoded, axis=1), labels)
+    return Part(np.concatenate(encoded, axis=1), labels, None if person is None else columns.labels(person))

@@ -10,6 +10,7 @@ from privypurse import preferences
 from privypurse.accounting import Progress
 from privypurse.assignment import Exclude, Method, plan
 from privypurse.budgets import Budgets
+from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.config import FromColumns, NewPlan, RunConfig, Simulated, Table
 
@@ -17,17 +18,46 @@ from privypurse.runs.config import FromColumns, NewPlan, RunConfig, Simulated, T
 def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -> Plan:
     """The plan of a run on ``records`` records.
 
-    Guarantee: it keeps the budgets of the configuration. One that was made before is checked against them, and where
-    the configuration names none, against what it says itself.
+    Guarantee: it keeps the budgets of the configuration, or, where that names none, was made for the people of these
+    rows: by their ids, or for exactly this file.
     """
     budgets = None if config.budgets is None else _budgets(config.budgets, config, records)
     if isinstance(config.plan, Path):
         made = Plan.load(config.plan)
-        if budgets is not None:
-            made.check(budgets)
+        _refuse_others(made, config, budgets)
         return made
     assert budgets is not None
-    return _made(config.plan, budgets, progress)
+    fresh = _made(config.plan, budgets, progress)
+    if fresh.roll is None and isinstance(config.data, Table):
+        return fresh.sealed(config.data.path)
+    return fresh
+
+
+def _refuse_others(made: Plan, config: RunConfig, budgets: Budgets | None) -> None:
+    """Raise unless the plan is known to be for the people of these rows (rule 13)."""
+    data, name = config.data, str(config.plan)
+    person = data.person if isinstance(data, Table) else None
+    if made.roll is not None and person is None:
+        raise InvalidInput(
+            f'{name} was made with ids and is applied by id; name the column of ids: person = "…" under [data]'
+        )
+    if made.roll is None and person is not None:
+        raise InvalidInput(
+            f"{name} was made without ids, but [data] or [budgets] names person = {person!r}; make the plan with "
+            f"--person {person}, or leave person out"
+        )
+    if made.seal is not None and not (isinstance(data, Table) and made.seal.fits(data.path)):
+        raise InvalidInput(
+            f"{name} holds for the rows of its table as they were, and these are others, or in another order; make "
+            "the plan anew from this table, or with --person, so that it follows people"
+        )
+    if made.roll is None and made.seal is None and isinstance(data, Table) and budgets is None:
+        raise InvalidInput(
+            f"{name} does not say whose rows it is for; make it with `privypurse plan {data.path} --person …`, or "
+            "name what people granted under [budgets], to be compared with it row by row"
+        )
+    if budgets is not None:
+        made.check(budgets)
 
 
 def _budgets(asked: FromColumns | Simulated, config: RunConfig, records: int) -> Budgets:

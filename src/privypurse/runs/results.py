@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -82,6 +85,8 @@ def metrics_of(
                 else {"people": row.people, "epsilon": row.epsilon[1], "certified": row.certified[1]}
                 for row in plan.by_level()
             ],
+            # Planned people without a row here: they are absent, and contribute nothing.
+            "absent": plan.absent,
             # How long a step takes tells how many were drawn.
             "seconds": round(seconds, 3),
             **({} if spending is None else {"spending": _spending(spending, seeded)}),
@@ -98,10 +103,25 @@ def _spending(spending: Spending, seeded: bool) -> dict[str, Any]:
 
 
 def save_spending(folder: Path, spending: Spending) -> None:
-    """What each record's person granted and really spent, a line each, for its owner's eyes only."""
-    rows = zip(spending.plan.epsilon.tolist(), spending.epsilon().tolist(), strict=True)
-    lines = [f"{record},{granted:g},{spent:.6g}\n" for record, (granted, spent) in enumerate(rows)]
-    replace_text(folder / SPENDING, "".join(["record,epsilon_promised,epsilon_spent\n", *lines]))
+    """What each person granted and really spent, a line each, for its owner's eyes only."""
+    replace_text(folder / SPENDING, _lines(spending))
+
+
+def _lines(spending: Spending) -> str:
+    """A line for each person with their id; without ids, for each record with its number."""
+    plan, spent = spending.plan, spending.epsilon()
+    rows = np.arange(plan.records)
+    who, names = "record", rows
+    if plan.person is not None:
+        assert plan.owner is not None
+        rows = np.sort(np.unique(plan.owner, return_index=True)[1])
+        who, names = "person", plan.person[rows]
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow((who, "epsilon_promised", "epsilon_spent"))
+    each = zip(names.tolist(), plan.epsilon[rows].tolist(), spent[rows].tolist(), strict=True)
+    lines.writerows((name, f"{granted:g}", f"{cost:.6g}") for name, granted, cost in each)
+    return out.getvalue()
 
 
 def figures(score: Score | None) -> dict[str, Any] | None:

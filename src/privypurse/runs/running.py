@@ -61,7 +61,8 @@ def run(
         torch.manual_seed(settings.seed)
     model = model_of(config.model, inputs.shape, inputs.classes).to(device)
     optimizer = optimizer_of(config.optimizer, model)
-    plan = plan_of(config, len(inputs.train), certifying)
+    plan = plan_of(config, len(inputs.train), certifying).for_records(inputs.train.person)
+    plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
     planned(plan)
     results.make(settings.out)
     plan.save(settings.out / results.PLAN)  # now: a run that is broken off has spent something by it

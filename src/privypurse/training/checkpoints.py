@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from privypurse._storage import replace_file
 from privypurse.errors import InvalidInput
-from privypurse.training.fingerprints import fingerprint
+from privypurse.training.fingerprints import data_of
 from privypurse.training.run import PrivateRun
 
 _VERSION = 2
@@ -37,7 +37,7 @@ class Checkpoints:
         dataset: Dataset[Any],
     ) -> None:
         """Without a folder nothing is saved."""
-        self._data = "" if folder is None else fingerprint(dataset)
+        self._data = "" if folder is None else data_of(run.plan, dataset)
         self._folder, self._every, self._run = folder, every, run
         self._parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
         if scheduler is not None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
+from privypurse.plans import Plan
 from privypurse.training.looks import undisturbed
 
 _SAMPLES = 16
@@ -35,6 +36,14 @@ def fingerprint(dataset: Dataset[Any]) -> str:
             for value in column:
                 digest.update(b"".join(value))
     return digest.hexdigest()
+
+
+def data_of(plan: Plan, dataset: Dataset[Any]) -> str:
+    """What a checkpoint remembers of the data that its run was on.
+
+    With ids the plan knows its people, and they may have other rows, in another order (rule 13).
+    """
+    return "by id" if plan.roll is not None else fingerprint(dataset)
 
 
 def _parts(record: Any) -> list[bytes]:

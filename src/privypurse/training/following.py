@@ -17,7 +17,7 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan, in_every_step
 from privypurse.spending import Spending
-from privypurse.training.fingerprints import fingerprint
+from privypurse.training.fingerprints import data_of
 from privypurse.training.gradients.clipped import MARGIN
 from privypurse.training.looks import Looks, Right, most_likely
 from privypurse.training.run import PrivateRun
@@ -151,7 +151,7 @@ class ByLevels:
         self._allowed = torch.zeros(people + 1, dtype=torch.int64, device=device)
         self._last = torch.zeros(people + 1, dtype=torch.float64, device=device)
         self._elapsed = torch.zeros((), dtype=torch.int64, device=device)
-        self._fingerprint = fingerprint(looks.dataset)
+        self._fingerprint = data_of(plan, looks.dataset)
         self._filtering = False  # whether the last look asked the filter
         self._overdue, self._lost = False, 0  # whether, and how many, steps were taken of which nothing is known
         self._publish()
@@ -274,7 +274,7 @@ class EveryStep:
         if looks.run.processes.size > 1:
             raise InvalidInput("individual accounting of full-batch training runs in one process")
         self._plan, self._settings, self._looks = plan, settings, looks
-        self._fingerprint = fingerprint(looks.dataset)
+        self._fingerprint = data_of(plan, looks.dataset)
         self._watch = Watch(plan, looks, settings.right)
         self._unit = plan.noise_multiplier * plan.clip_norm  # the noise that a contribution is compared with
         levels = plan.levels

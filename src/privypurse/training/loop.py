@@ -71,6 +71,7 @@ def train(
     plan: Plan,
     loss_fn: Loss,
     *,
+    person: Any = None,
     scheduler: Scheduler | None = None,
     max_physical_batch: int | None = None,
     max_records_per_person: int | None = None,
@@ -91,9 +92,11 @@ def train(
     ``individual`` follows what each person really spends (see `Individual`); the outcome is ``Trained.spending``. A
     plan with extra steps is always followed: beyond its fixed steps everyone goes on until their purse is empty.
 
-    ``dataset`` gives (input, label), or several inputs and a label, in the plan's order; ``loss_fn(output, label)``
-    gives one loss for each record. The model is trained where it lies, in place. ``collate_fn`` has to pad to a
-    public length, not to the longest record of a batch, which would decide about others.
+    ``dataset`` gives (input, label), or several inputs and a label; ``person`` holds the id of each record's owner in
+    the same order, for a plan that was made with ids; without, records come in the plan's order.
+    ``loss_fn(output, label)`` gives one loss for each record. The model is trained where it lies, in place.
+    ``collate_fn`` has to pad to a public length, not to the longest record of a batch, which would decide about
+    others.
 
     ``checkpoint`` is a folder, for one run on one data set: the run is saved there every ``checkpoint_every`` steps
     (default: about once a minute) and at the end, and goes on from there when it is called again. Its journal counts
@@ -114,6 +117,7 @@ def train(
 
     Guarantee: that of `make_private`; it is the same code.
     """
+    plan = plan.for_records(person)
     check(
         dataset,
         plan,

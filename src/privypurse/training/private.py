@@ -372,6 +372,7 @@ def make_private(
     dataset: Dataset[Any],
     plan: Plan,
     *,
+    person: Any = None,
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
     max_records_per_person: int | None = None,
@@ -386,7 +387,9 @@ def make_private(
 ) -> tuple[PrivateModel, PrivateOptimizer, PrivateLoader]:
     """The model, the optimizer and a loader, so that the ordinary loop trains by the plan.
 
-    ``dataset`` has the plan's records in the plan's order. ``loss_reduction`` says what your loss does over the
+    ``person`` holds the id of each record's owner, in the order of ``dataset``, for a plan that was made with ids: it
+    is applied by id, whatever the order (`Plan.applied_to`). Without ids ``dataset`` has the plan's records in the
+    plan's order. ``loss_reduction`` says what your loss does over the
     batch: "mean" (the default) or "sum"; a record's loss must not depend on other records, and what makes it so is
     refused (see docs/soundness.md, rule 12). Not seen are numbers read off the batch (``.item()``, ``.numpy()``,
     ``len``) and used as constants, parts of a batch that are weighed differently, and memory shared with NumPy.
@@ -412,6 +415,7 @@ def make_private(
     """
     if loss_reduction not in ("mean", "sum"):
         raise InvalidInput(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
+    plan = plan.for_records(person)
     check(dataset, plan, max_physical_batch=max_physical_batch, max_records_per_person=max_records_per_person)
     if isinstance(model, PrivateModel) or isinstance(optimizer, PrivateOptimizer):
         raise InvalidInput("this model or optimizer is private already; give make_private the ones inside: .inner")
@@ -443,7 +447,7 @@ def make_private(
 
 
 def check(dataset: Dataset[Any], plan: Plan, **limits: int | None) -> None:
-    """Raise unless the plan fits the data, keeps budgets, and limits are positive."""
+    """Raise unless the plan fits the data, spends what it promises, and limits are positive."""
     if isinstance(dataset, DataLoader | list | tuple) and not (
         isinstance(dataset, list) and len(dataset) == plan.records
     ):
@@ -463,6 +467,7 @@ def check(dataset: Dataset[Any], plan: Plan, **limits: int | None) -> None:
         )
     if plan.promise is Promise.NONE:
         raise InvalidInput(f"method {plan.method} is for comparison only and keeps no budget; choose another")
+    plan.require_kept()  # a plan is a file, and may have been altered
     for name, value in limits.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
             raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")

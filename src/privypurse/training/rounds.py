@@ -61,6 +61,7 @@ def train_rounds(
     schedule: Schedule,
     loss_fn: Loss,
     *,
+    person: Any = None,
     max_physical_batch: int | None = None,
     max_records_per_person: int | None = None,
     num_workers: int = 0,
@@ -75,7 +76,8 @@ def train_rounds(
 
     Each round draws people by independent coins that nobody sees, then trains on them with `train`. ``checkpoint`` is
     a folder: a run that was broken off goes on from there with the people that its round had drawn, which that folder
-    therefore holds. Keep it as safe as the data, and remove it in the end. All other options are those of `train`.
+    therefore holds. Keep it as safe as the data, and remove it in the end. All other options are those of `train`:
+    with ``person`` a schedule that was made with ids is applied by id.
 
     Guarantee: that of the schedule, ``schedule.spent()``.
     """
@@ -90,6 +92,8 @@ def train_rounds(
         )
     if Processes.found().size > 1:
         raise InvalidInput("rounds are trained in one process: several would each draw people of their own")
+    schedule = schedule.for_records(person)
+    schedule.require_kept()
     begun = time.perf_counter()
     models: list[nn.Module] = []
     model, optimizer = None, None

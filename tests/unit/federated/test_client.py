@@ -452,7 +452,7 @@ def test_terms_against_the_public_keep_epsilon_over_all_rounds(tmp_path: Path) -
 def test_the_records_of_a_person_are_one(tmp_path: Path) -> None:
     person = [0, 0, 0, 1, 1, 2, 2, 3, 3]
     granted = np.array([1.0, 4.0, 0.01, 8.0])[person]
-    client = made(tmp_path, budgets=pp.Budgets(granted, delta=1e-3, person=person))
+    client = made(tmp_path, budgets=pp.Budgets(granted, delta=1e-3, person=person), person=person)
     client.answer(1, STATE)
     spent = client.spent().against_server
     assert (spent <= granted).all()
@@ -611,8 +611,9 @@ def test_other_terms_data_or_budgets_in_the_same_folder_are_refused(tmp_path: Pa
 
 def test_other_people_with_the_same_budgets_are_refused(tmp_path: Path) -> None:
     made(tmp_path, budgets=pp.Budgets(np.ones(9), delta=1e-3)).close()
+    person = [0, 0, 0, 1, 1, 1, 2, 2, 2]
     with pytest.raises(pp.InvalidInput, match="begun with other"):
-        made(tmp_path, budgets=pp.Budgets(np.ones(9), delta=1e-3, person=[0, 0, 0, 1, 1, 1, 2, 2, 2]))
+        made(tmp_path, budgets=pp.Budgets(np.ones(9), delta=1e-3, person=person), person=person)
 
 
 def test_a_refused_offer_does_not_lock_the_client_out(tmp_path: Path) -> None:

@@ -277,6 +277,7 @@ def test_a_person_moves_an_update_by_one_clip_norm(tmp_path: Path, huge: int) ->
         dataset=TensorDataset(torch.cat([x, large]), torch.cat([y, label])),
         offer=ONE_STEP,
         budgets=granted(EVERYTHING, 1 + huge, person=person),
+        person=person,
     )
     moved = flat(joined.answer(1, STATE)) - flat(without.answer(1, STATE))
     assert np.linalg.norm(moved) == pytest.approx(0.5 * 0.25 / 7, rel=1e-3)
@@ -367,7 +368,8 @@ def trapped(folder: Path, trap: Trap, which: list[bool], person: list[int] | Non
     """The first answer of a client whose people all have rate 1."""
     dataset = trap.dataset(which)
     parts: dict[str, Any] = {"budgets": granted(EVERYTHING, len(which), person=person), "offer": ONE_STEP, **other}
-    client = made(folder, dataset=dataset, new_model=trap.new_model, loss_fn=trap.loss_fn, **parts)
+    whose = {} if person is None else {"person": person}
+    client = made(folder, dataset=dataset, new_model=trap.new_model, loss_fn=trap.loss_fn, **whose, **parts)
     return flat(client.answer(1, trap.state))
 
 

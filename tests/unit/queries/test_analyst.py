@@ -146,7 +146,7 @@ def test_what_a_person_gave_stays_within_their_budget_by_dp_accounting(currency)
     for ratio in given:
         accountant.compose(dp_accounting.GaussianDpEvent(1 / ratio))
     truly = accountant.get_epsilon(1e-5)
-    told = pair[0].spent(int(np.argmax(gone)))
+    told = pair[0].spent(int(budgets.person[np.argmax(gone)]))
     assert truly <= epsilon * 1.001  # their answer is pessimistic by a little
     assert told <= epsilon
     if currency == "gdp":
@@ -156,17 +156,18 @@ def test_what_a_person_gave_stays_within_their_budget_by_dp_accounting(currency)
         assert truly <= told
 
 
-def test_spent_of_a_record_that_nothing_touched_is_zero_and_is_the_owners():
-    table, budgets = people(persons=5)
-    asks = Analyst(table, budgets)
-    assert {asks.spent(record) for record in range(N)} == {0.0}
+@pytest.mark.parametrize("persons", [None, 5])
+def test_spent_of_a_person_whom_nothing_touched_is_zero(persons):
+    table, budgets = people(persons=persons)
+    table["age"] = np.where(np.isfinite(table["age"]), table["age"], 50.0)
+    asks, everybody = Analyst(table, budgets), persons or N
+    assert {asks.spent(who) for who in range(everybody)} == {0.0}
     asks.count("age >= 0", noise=30)
-    spent = [asks.spent(record) for record in range(N)]
     alone = float(gdp.epsilon(1 / 30, 1e-5))
-    for record in range(N):
-        assert alone <= spent[record] <= alone * 1.0001
+    for who in range(everybody):
+        assert alone <= asks.spent(who) <= alone * 1.0001
     for bad in (-1, N, True):
-        with pytest.raises(pp.InvalidInput, match="record"):
+        with pytest.raises(pp.InvalidInput, match="record is" if persons is None else "person"):
             asks.spent(bad)
 
 
@@ -709,7 +710,7 @@ def test_other_data_budgets_or_currency_are_refused(tmp_path):
     for other in (
         pp.Budgets(budgets.epsilon + 1),
         pp.Budgets(budgets.epsilon, delta=1e-6),
-        pp.Budgets(np.ones(N), person=np.zeros(N)),
+        pp.Budgets(np.ones(N), person=np.zeros(N, np.int64)),
     ):
         with pytest.raises(pp.InvalidInput, match="another list of budgets"):
             Analyst(table, other, purses=path)

@@ -20,13 +20,14 @@ def asked() -> Analyst:
 
 
 @pytest.mark.parametrize("who", range(7))
-def test_a_record_shows_what_its_own_person_spent(who: int) -> None:
+def test_a_person_is_told_by_id_what_they_spent_themselves(who: int) -> None:
     asks = asked()
     asks.count(f"who == {who}", noise=20.0)
-    told = np.array([asks.spent(record) for record in range(20)])
-    assert ((told > 0) == (who == PERSON)).all()
+    told = np.array([asks.spent(person) for person in range(7)])
+    assert [asks.spent(str(person)) for person in range(7)] == told.tolist()
+    assert ((told > 0) == (who == np.arange(7))).all()
     # The exact curve at that person's own δ; at another's it would be another number.
-    assert told[who == PERSON] == pytest.approx(float(gdp.epsilon(1 / 20, DELTA[who])), rel=1e-6)
+    assert told[who] == pytest.approx(float(gdp.epsilon(1 / 20, DELTA[who])), rel=1e-6)
     others = [float(gdp.epsilon(1 / 20, delta)) for delta in DELTA[np.arange(7) != who]]
     assert told.max() != pytest.approx(np.array(others), rel=1e-3)
 

@@ -93,7 +93,12 @@ def test_every_key_arrives():
             "grade": Categories(("1", "2", "3")),
         },
         test=Path("others.csv"),
+        person="id",
     )
+    elsewhere = TABLE.replace('person = "id"\n', "").replace('label = "inc', 'person = "id"\nlabel = "inc')
+    assert parse_config(elsewhere) == read
+    assert not read.default_delta
+    assert parse_config(BUILT_IN).default_delta
     assert read.budgets == config.FromColumns(
         level="consent", levels={"strict": 1.0, "relaxed": 3.0}, person="id", delta="failure"
     )
@@ -180,6 +185,14 @@ BAD = {
     "both budgets": (
         TABLE.replace("[budgets]", "[budgets]\nsimulate = { epsilon = [1], shares = [1] }"),
         ["simulate beside columns"],
+    ),
+    "two columns of ids": (
+        TABLE.replace('label = "inc', 'person = "who"\nlabel = "inc'),
+        ["[budgets] person is 'id' but [data] person is 'who'"],
+    ),
+    "ids as a feature": (
+        TABLE.replace('label = "inc', 'person = "sex"\nlabel = "inc').replace('person = "id"\n', ""),
+        ["'sex'", "no model may see it"],
     ),
     "no label": (TABLE.replace('label = "income"\n', ""), ["[data] needs label"]),
     "no classes": (TABLE.replace('classes = ["low", "high"]\n', ""), ["needs classes", WHY]),

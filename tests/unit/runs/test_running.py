@@ -205,7 +205,7 @@ def test_a_run_leaves_model_plan_and_metrics():
     hidden = np.maximum(others @ state["1.weight"].T + state["1.bias"], 0)
     out = hidden @ state["3.weight"].T + state["3.bias"]
     assert metrics["test"]["accuracy"] == pytest.approx((out.argmax(1) == [1, 0, 0]).mean())
-    assert set(metrics["sensitive"]) == {"about", "levels", "seconds"}
+    assert set(metrics["sensitive"]) == {"about", "absent", "levels", "seconds"}
     assert "keep them as safe as the data" in metrics["sensitive"]["about"]
     assert [row["people"] for row in metrics["sensitive"]["levels"]] == [20, 20]
     assert all(row["certified"] <= row["epsilon"] for row in metrics["sensitive"]["levels"])

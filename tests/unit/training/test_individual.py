@@ -49,7 +49,8 @@ def planned(
 ) -> pp.Plan:
     epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else np.full(n, 2.0)
     budgets = pp.Budgets(epsilon, delta=1e-5, person=person)
-    return pp.plan(budgets, method, steps=steps, batch_size=batch_size, accountant="rdp", **options)
+    plan = pp.plan(budgets, method, steps=steps, batch_size=batch_size, accountant="rdp", **options)
+    return plan if person is None else plan.applied_to(person)
 
 
 def trained(

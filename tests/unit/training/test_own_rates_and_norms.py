@@ -110,7 +110,8 @@ def contributed(way: Way, plan: pp.Plan, dataset: TensorDataset) -> np.ndarray:
 def planned(method: object, person: object = None, **options: object) -> pp.Plan:
     budgets = pp.Budgets(GRANTED if person is None else GRANTED[person], delta=1e-5, person=person)
     settings = {"steps": STEPS, "batch_size": 20, "clip_norm": 0.5, "accountant": "rdp", **options}
-    return pp.plan(budgets, method, **settings)
+    plan = pp.plan(budgets, method, **settings)
+    return plan if person is None else plan.applied_to(person)
 
 
 def test_no_shift_looks_like_the_truth() -> None:

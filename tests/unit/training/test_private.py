@@ -36,7 +36,8 @@ def network(seed: int = 0) -> nn.Module:
 def planned(n: int = 40, steps: int = 5, person: object = None, method: str = "scale", **options: object) -> pp.Plan:
     epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else 2.0 * np.ones(n)
     budgets = pp.Budgets(epsilon, delta=1e-5, person=person)
-    return pp.plan(budgets, method, steps=steps, accountant="rdp", **{"batch_size": 8, "clip_norm": 0.5, **options})
+    plan = pp.plan(budgets, method, steps=steps, accountant="rdp", **{"batch_size": 8, "clip_norm": 0.5, **options})
+    return plan if person is None else plan.applied_to(person)
 
 
 def train(

@@ -67,9 +67,10 @@ def network(seed: int) -> nn.Module:
 
 def planned(n: int, steps: int, batch_size: int, person: object = None) -> pp.Plan:
     epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else np.full(n, 2.0)
-    return pp.plan(
+    plan = pp.plan(
         pp.Budgets(epsilon, delta=1e-5, person=person), "scale", steps=steps, batch_size=batch_size, accountant="rdp"
     )
+    return plan if person is None else plan.applied_to(person)
 
 
 def trained(rank: int, plan: pp.Plan, dataset: TensorDataset, first_seed: int = 0, **options: Any) -> list[Any]:
@@ -194,6 +195,7 @@ def test_spending_is_followed_across_processes(tmp_path: Path, person: object) -
     ]
     shape: dict[str, Any] = {"steps": 6, "batch_size": 3, "extra_steps": 12, "clip_norm": 2.0, "accountant": "rdp"}
     plans, dataset = [pp.plan(budgets, "scale", stop=stop, **shape) for stop in stops], data(40)
+    plans = plans if person is None else [plan.applied_to(person) for plan in plans]
     first, second = together(tmp_path, followed, plans, dataset)
     for one, other in zip(first, second, strict=True):
         assert one[0] == other[0]

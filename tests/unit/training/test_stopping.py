@@ -156,7 +156,7 @@ def test_a_person_counts_at_most_once() -> None:
     person = np.repeat(np.arange(12), [1, 2, 3, 4, 1, 2, 3, 4, 5, 5, 5, 5])
     budgets = pp.Budgets(np.full(40, 2.0), delta=1e-5, person=person)
     shape: dict[str, Any] = {"steps": 1, "batch_size": 4, "extra_steps": 2, "accountant": "rdp"}
-    plan = pp.plan(budgets, "scale", stop=pp.StopAtPlateau(noise=30.0), **shape)
+    plan = pp.plan(budgets, "scale", stop=pp.StopAtPlateau(noise=30.0), **shape).applied_to(person)
     model = network()
     _, optimizer, _ = pp.make_private(
         model, torch.optim.SGD(model.parameters(), lr=0.1), data(), plan, loss_fn=LOSS, max_records_per_person=4

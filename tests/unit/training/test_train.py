@@ -36,7 +36,8 @@ def network() -> nn.Module:
 def planned(n: int = 60, steps: int = 30, person: object = None, method: str = "sample") -> pp.Plan:
     epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else np.full(n, 2.0)
     budgets = pp.Budgets(epsilon, delta=1e-5, person=person)
-    return pp.plan(budgets, method, steps=steps, batch_size=10, accountant="rdp")
+    plan = pp.plan(budgets, method, steps=steps, batch_size=10, accountant="rdp")
+    return plan if person is None else plan.applied_to(person)
 
 
 def made() -> tuple[nn.Module, torch.optim.Optimizer, object]:

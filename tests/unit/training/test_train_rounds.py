@@ -74,6 +74,7 @@ def by_hand(
         level_of=np.arange(people) % levels,
         owner=owner,  # type: ignore[arg-type]
         separate=separate,
+        promise=pp.Promise.PART,  # no promise of its own: the noise is as small as the test needs it
     )
 
 
