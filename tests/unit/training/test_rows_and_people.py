@@ -195,7 +195,7 @@ def test_one_loss_for_each_record_or_another_shape_is_refused() -> None:
 def test_several_records_of_a_person_go_through_whole_and_in_order() -> None:
     person = np.repeat(np.arange(N // 2), 2)
     budgets = pp.Budgets(np.ones(N), delta=1e-5, person=person)
-    grouped = pp.plan(budgets, "uniform", steps=1, batch_size=N // 2, accountant="rdp")
+    grouped = pp.plan(budgets, "uniform", steps=1, batch_size=N // 2, accountant="rdp").applied_to(person)
     for loop in (_shuffled, _by_class):
         inner = model()
         private, optimizer, loader = pp.make_private(
