@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.on_device import static_size
 
 pytestmark = [
@@ -237,3 +238,83 @@ def test_noise_on_the_device_lies_on_the_grid(dtype: torch.dtype) -> None:
         whole = after - (before / noise.step).round()
         assert torch.equal(whole, whole.round())
         assert (whole % 2 == 1).float().mean().item() == pytest.approx(0.5, abs=0.01)
+
+
+def everybody(n: int, steps: int) -> Plan:
+    """Steps that draw everybody, without noise to speak of: what differs between them is drawn by the model."""
+    one = np.ones(1)
+    return Plan(
+        method="test",
+        accountant="rdp",
+        promise=Promise.PRESENCE,
+        shape=TrainingShape(steps=steps, batch_size=n, clip_norm=0.5, noise_multiplier=1e-9),
+        levels=LevelTable(epsilon=one, delta=1e-5 * one, rate=one, clip_norm=0.5 * one, capped=one < 0),
+        level_of=np.zeros(n, np.int64),
+    )
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_masks_of_dropout_are_secret_and_fresh_at_every_replay(capture: bool) -> None:
+    """From a public seed: no two steps and no two runs share their masks; with a seed of the run they repeat."""
+    n, steps = 64, 5
+    dataset = TensorDataset(torch.ones(n, 64), torch.arange(n) % 2)
+
+    def sums(seed: int | None) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 2, bias=False)).cuda()
+        seen: list[torch.Tensor] = []
+
+        class Watch(torch.optim.SGD):
+            def step(self, closure: object = None) -> None:
+                seen.append(model[1].weight.grad.clone())
+
+        before = torch.cuda.get_rng_state(), torch.get_rng_state()
+        optimizer = Watch(model.parameters(), lr=0.1)
+        how = pp.train(model, optimizer, dataset, everybody(n, steps), LOSS, seed=seed, capture=capture)
+        assert how.how == ("captured" if capture else "eager")
+        assert torch.equal(before[0], torch.cuda.get_rng_state())  # the user's generators are left alone
+        assert torch.equal(before[1], torch.get_rng_state())
+        return seen
+
+    one, other = sums(None), sums(None)
+    found = torch.stack([*one, *other]).flatten(1)
+    apart = torch.cdist(found, found) + torch.eye(2 * steps, device="cuda")
+    assert float(apart.min()) > 1e-3
+    for first, again in zip(sums(5), sums(5), strict=True):
+        assert torch.allclose(first, again, rtol=1e-5, atol=1e-7)
+
+
+class Remembers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 2)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.data.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return self.last(x - self.mean)
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_memory_and_mixing_losses_are_refused_before_a_graph_is_made_of_them(capture: bool) -> None:
+    dataset = TensorDataset(torch.randn(64, 64), torch.arange(64) % 2)
+    model = Remembers().cuda()
+    with pytest.raises(pp.InvalidInput, match="keeps something of the records in mean"):
+        pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, everybody(64, 3), LOSS, capture=capture)
+
+    def differences(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        each = LOSS(output, y)
+        return torch.cat([each[:1], each[1:] - each[:-1]])
+
+    layer = nn.Linear(64, 2).cuda()
+    with pytest.raises(pp.InvalidInput, match="the loss of a record changes"):
+        pp.train(layer, torch.optim.SGD(layer.parameters(), lr=0.1), dataset, everybody(64, 3), differences)
+
+
+def test_who_is_left_out_in_a_graph_is_counted() -> None:
+    x = torch.randn(64, 64)
+    x[[3, 9]] = torch.inf
+    layer = nn.Linear(64, 2).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    done = pp.train(layer, optimizer, TensorDataset(x, torch.arange(64) % 2), everybody(64, 3), LOSS)
+    assert (done.how, done.left_out) == ("captured", 6)
