@@ -201,3 +201,51 @@ def test_who_is_left_out_for_a_gradient_that_is_not_finite_is_counted(physical: 
             if attempt == 0:
                 break
     assert stepping.left_out == 12
+
+
+class Transformer(nn.Module):
+    """Positions and a class token as bare parameters, around torch's encoder with dropout."""
+
+    def __init__(self, how: str = "broadcast", dropout: float = 0.3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how = how
+        self.positions = nn.Parameter(torch.randn((6, 4) if how == "flat" else (1, 6, 4)))
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        layer = nn.TransformerEncoderLayer(4, 2, 8, dropout, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
+        x = x + (self.positions[0] if self.how == "one row" else self.positions)
+        return self.last(self.encoder(x)[:, 0])
+
+
+def test_positions_as_a_bare_parameter_train_in_a_fixed_transformer() -> None:
+    x, y = data()
+    model = pp.fix(Transformer()).double()
+    quiet = pp.fix(Transformer(dropout=0.0)).double()  # the same weights, through the other rule
+    expected, norms = alone(quiet, x, y)
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 1e-300  # drops nothing, and is a layer that draws
+        if hasattr(layer, "dropout") and isinstance(layer.dropout, float):
+            layer.dropout = 0.0
+    sums, found = pp.clipped_sum(model, LOSS, x, y, 0.1)
+    np.testing.assert_allclose(found.numpy(), norms, rtol=1e-6)
+    for (name, _), theirs in zip(quiet.named_parameters(), expected, strict=True):
+        torch.testing.assert_close(sums[name], theirs, rtol=1e-5, atol=1e-9)
+    order = list(model.state_dict())
+    loop(pp.fix(Transformer()), torch.randn(30, 5, 4))
+    assert list(model.state_dict()) == order
+
+
+def test_a_bare_parameter_that_is_not_used_record_by_record_is_refused() -> None:
+    with pytest.raises(pp.InvalidInput, match="positions is used by one record for another"):
+        loop(pp.fix(Transformer("one row")), torch.randn(30, 5, 4))
+    with pytest.raises(pp.InvalidInput, match="leading dimension of 1") as refused:
+        loop(pp.fix(Transformer("flat")), torch.randn(30, 5, 4))
+    assert "fix(model)" not in str(refused.value)  # it is fixed
+    with pytest.raises(pp.InvalidInput, match=r"fix\(model\)"):
+        loop(Transformer(), torch.randn(30, 5, 4))

@@ -40,15 +40,20 @@ class GenericRule:
             why = complaint(inner)
             if why is not None:
                 raise InvalidInput(f"layer {where} ({type(inner).__name__}): {why}")
-            rate = inner.p if isinstance(inner, nn.modules.dropout._DropoutNd) else getattr(inner, "dropout", 0.0)
-            if isinstance(rate, float) and rate > 0:
-                raise InvalidInput(
-                    f"layer {where} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
-                    f"{type(layer).__name__}, which no per-record rule knows; set its dropout to 0, or split it into "
-                    "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm). "
-                    "privypurse.fix(model) does so for MultiheadAttention; a bare nn.Parameter is better held by "
-                    "one of these layers"
-                )
+        drawing = draws_inside(layer)
+        if drawing is None:
+            return
+        inner_name, inner, rate = drawing
+        where = ".".join(part for part in (name, inner_name) if part) or "model"
+        attends = any(isinstance(each, nn.MultiheadAttention) for each in layer.modules())
+        bare = any(parameter.requires_grad for parameter in layer.parameters(recurse=False)) and inner is not layer
+        raise InvalidInput(
+            f"layer {where} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
+            f"{type(layer).__name__}, which no per-record rule knows; set its dropout to 0, or split it into "
+            "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)."
+            + (" privypurse.fix(model) does so for MultiheadAttention." if attends else "")
+            + (" A bare nn.Parameter beside such layers needs a leading dimension of 1: (1, …)." if bare else "")
+        )
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
         if call.kept:
@@ -99,6 +104,15 @@ class GenericRule:
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
         return {name: weighted_total(value, weights) for name, value in self.per_record(call).items()}
+
+
+def draws_inside(layer: nn.Module) -> tuple[str, nn.Module, float] | None:
+    """The first layer inside that draws random numbers, its name and its rate of dropout."""
+    for name, inner in layer.named_modules():
+        rate = inner.p if isinstance(inner, nn.modules.dropout._DropoutNd) else getattr(inner, "dropout", 0.0)
+        if isinstance(rate, float) and rate > 0:
+            return name, inner, rate
+    return None
 
 
 class _OwnStates(TorchFunctionMode):

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients.bare import BARE
 from privypurse.training.gradients.dropout import DropoutOff
 from privypurse.training.gradients.memory import Memory, fingerprint
 from privypurse.training.gradients.replacing import counts_records, halves, with_others
-from privypurse.training.gradients.tape import Recorder
+from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.keying import keyed, states
 
 # Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
@@ -50,6 +51,7 @@ def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], r
             other, left_now = trial.run(with_others(given, kept, records))
             _refuse_mixing(whole, other, kept)
             _refuse_memory(left.other_than(left_now))
+            _refuse_shared_copies(recorder, given, kept, records)
 
 
 class _Trial:
@@ -78,6 +80,29 @@ class _Trial:
         wrong = ~((now == self._before) | (now.isnan() & self._before.isnan())).all(dim=1)
         _refuse_memory([name for (name, _), bad in zip(self._parameters, wrong.tolist(), strict=True) if bad])
         return seen, left
+
+
+def _refuse_shared_copies(recorder: Recorder, given: Given, kept: Tensor, records: int) -> None:
+    """Raise if something comes back from the kept records to other records' copies of a bare parameter."""
+    if not any(rule is BARE for _, _, rule in recorder.units):
+        return
+    before, recorder.key, tape = recorder.key, None, Tape(records)
+    try:
+        with torch.enable_grad(), keyed(os.urandom(32), next(recorder.model.parameters()).device):
+            output = recorder.forward(tape, *given[0], **given[1])
+            leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, records) and leaf.requires_grad]
+            rows = [leaf[kept.to(leaf.device)] for leaf in leaves]
+            torch.autograd.backward([(row * torch.randn_like(row)).sum() for row in rows])
+    finally:
+        recorder.key = before
+    others = torch.ones(records, dtype=torch.bool).index_fill(0, kept, False)
+    for call in tape.finished():
+        if call.rule is BARE and bool(next(iter(call.kept.values()))[others.to(call.back.device)].any()):
+            raise InvalidInput(
+                f"{next(iter(call.names.values()))} is used by one record for another: while training every record "
+                "has a copy of a parameter whose leading dimension is 1, so let it broadcast over records (x + "
+                "self.positions, self.token.expand(len(x), -1, -1)), and take no row of it"
+            )
 
 
 def _refuse_memory(names: list[str]) -> None:
@@ -151,7 +176,8 @@ def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) 
 
         return note
 
-    handles = [module.register_forward_hook(noting(name)) for name, module, _ in recorder.units]
+    watched = [(name, module) for name, module, rule in recorder.units if rule is not BARE]
+    handles = [module.register_forward_hook(noting(name)) for name, module in watched]
     try:
         output = recorder.model(*inputs, **options)
     finally:

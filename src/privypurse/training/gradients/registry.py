@@ -138,11 +138,14 @@ def units(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, 
     own = [parameter for parameter in model.parameters(recurse=whole) if parameter.requires_grad]
     rule = _RULES.get(type(model))
     if own and rule is None:
+        from privypurse.training.gradients.bare import BARE, is_bare
         from privypurse.training.gradients.generic import GENERIC
 
-        GENERIC.check(model, prefix)
-        yield prefix, model, GENERIC
-        return
+        if not is_bare(model, own):
+            GENERIC.check(model, prefix)
+            yield prefix, model, GENERIC
+            return
+        yield prefix, model, BARE
     if own and rule is not None:
         yield prefix, model, rule
     for name, child in model.named_children():

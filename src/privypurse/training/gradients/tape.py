@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import registry
+from privypurse.training.gradients.bare import BARE
 from privypurse.training.gradients.registry import Call, Rule
 from privypurse.training.keying import keyed
 
@@ -110,12 +111,29 @@ class Recorder:
         handles = [
             module.register_forward_hook(self._hook(tape, module, rule, names), with_kwargs=True)
             for module, rule, names in self._watched
+            if rule is not BARE
         ]
+        bare = [(module, names) for module, rule, names in self._watched if rule is BARE]
+        for module, names in bare:
+            for local in names:
+                module.__dict__[local] = self._copies(tape, module, local, names[local])  # hides the parameter
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+            for module, names in bare:
+                for local in names:
+                    module.__dict__.pop(local, None)
+
+    def _copies(self, tape: Tape, module: nn.Module, local: str, name: str) -> Tensor:
+        """A copy of a bare parameter for each record."""
+        value = module.get_parameter(local).detach()
+        copies = value.expand(tape.records, *value.shape[1:])
+        call = Call(module, BARE, {local: name}, (copies,))
+        tape.calls.append(call)
+        tapped = _Tap.apply(self._anchor(value.device), call, copies)  # type: ignore[no-untyped-call]
+        return tapped[0]  # type: ignore[no-any-return]
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:

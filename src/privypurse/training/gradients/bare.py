@@ -1,0 +1,31 @@
+"""Bare parameters with a leading dimension of 1 (positions, a class token) of a module whose layers have rules.
+
+While a forward pass is recorded each record has a copy of the parameter: (1, tokens, features) becomes (records,
+tokens, features). What comes back to a record's copy is its gradient. Looks make sure that no record uses another's.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from privypurse.training.gradients.generic import GenericRule, draws_inside
+from privypurse.training.gradients.precision import exact
+from privypurse.training.gradients.registry import Call
+
+
+class BareRule(GenericRule):
+    """The module's own parameters alone."""
+
+    whole_module = False
+
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        return call.kept or {name: exact(call.back).unsqueeze(1) for name in call.names}
+
+
+def is_bare(module: nn.Module, own: list[nn.Parameter]) -> bool:
+    """Whether this is a container with such parameters, beside layers that draw, which cannot be run once more."""
+    leading = all(parameter.dim() > 1 and parameter.shape[0] == 1 for parameter in own)
+    return leading and any(True for _ in module.children()) and draws_inside(module) is not None
+
+
+BARE = BareRule()
