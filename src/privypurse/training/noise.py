@@ -49,11 +49,12 @@ class GridNoise:
         if stream is not None:
             stream.to_noisy_grid(values, 1.0 / self.step, self.deviation / self.step)
             return
-        whole = values.to(torch.float64, copy=True).mul_(1.0 / self.step).round_()
+        values.mul_(
+            1.0 / self.step
+        ).round_()  # exact but for the rounding, in any precision: the step is a power of two
         if source is not None:
-            noise = source.normal(values.numel(), values.device)
-            whole.add_(noise.mul_(self.deviation / self.step).round_())
-        values.copy_(whole)
+            noise = source.normal(values.numel(), values.device, self.deviation / self.step)
+            values.copy_(noise.round_().add_(values.to(noise.dtype)))
 
 
 def pieces(values: dict[str, Tensor], device: torch.device) -> tuple[dict[str, Tensor], list[Tensor]]:

@@ -35,8 +35,8 @@ class Randomness(Protocol):
         """Independent uniforms in (0, 1], multiples of 2^-53 (rule 3)."""
         ...
 
-    def normal(self, count: int, device: Device = "cpu") -> Tensor:
-        """Independent standard normals in float64, of uniforms with 53 digits or more."""
+    def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
+        """Independent normals in float64, of uniforms with 53 digits or more."""
         ...
 
     def stream(self, device: torch.device) -> ChaCha | None:
@@ -87,17 +87,18 @@ class SecureRandomness:
         whole = self._bits(count, torch.int64).numpy().view(np.uint64) >> np.uint64(11)
         return (whole.astype(np.float64) + 1.0) * 2.0**-53
 
-    def normal(self, count: int, device: Device = "cpu") -> Tensor:
+    def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
         if count == 0:
             return torch.empty(0, dtype=torch.float64, device=device)
         stream = self.stream(torch.device(device))
         if stream is not None:
-            return stream.normal(count)
+            return stream.normal(count).mul_(deviation)
         half = (count + 1) // 2
+        u, angle = self._bits(2 * half, torch.int64).to(torch.float64).split(half)
         # A float keeps 53 digits however small it is: u reaches down to 2^-63.
-        u = self._bits(half, torch.int64).to(torch.float64).abs_().mul_(2.0**-63).clamp_(min=2.0**-64)
-        radius = u.log_().mul_(-2.0).sqrt_()
-        angle = self._bits(half, torch.int64).to(torch.float64).mul_(math.pi / 2.0**63)
+        u.abs_().mul_(2.0**-63).clamp_(min=2.0**-64)
+        radius = u.log_().mul_(-2.0 * deviation**2).sqrt_()
+        angle.mul_(math.pi / 2.0**63)
         out = torch.empty(2 * half, dtype=torch.float64)
         torch.cos(angle, out=out[:half]).mul_(radius)
         torch.sin(angle, out=out[half:]).mul_(radius)
@@ -145,8 +146,8 @@ class SeededRandomness:
     def uniform(self, count: int) -> FloatArray:
         return 1.0 - self._coins.random(count)
 
-    def normal(self, count: int, device: Device = "cpu") -> Tensor:
-        return torch.randn(count, generator=self._noise, dtype=torch.float64).to(device)
+    def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
+        return torch.randn(count, generator=self._noise, dtype=torch.float64).mul_(deviation).to(device)
 
     def stream(self, device: torch.device) -> None:
         return None

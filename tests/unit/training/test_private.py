@@ -69,7 +69,7 @@ class Quiet:
     def stream(self, device: torch.device) -> None:
         return None
 
-    def normal(self, count: int, device: str = "cpu") -> Tensor:
+    def normal(self, count: int, device: str = "cpu", deviation: float = 1.0) -> Tensor:
         return torch.zeros(count, dtype=torch.float64, device=device)
 
     def for_step(self, step: int, rank: int = 0) -> "Quiet":
