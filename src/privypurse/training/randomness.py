@@ -94,7 +94,7 @@ class SecureRandomness:
         if stream is not None:
             return stream.normal(count).mul_(deviation)
         half = (count + 1) // 2
-        u, angle = self._bits(2 * half, torch.int64).to(torch.float64).split(half)
+        u, angle = self._bits(2 * half, torch.int64).to(torch.float64).view(2, half)
         # A float keeps 53 digits however small it is: u reaches down to 2^-63.
         u.abs_().mul_(2.0**-63).clamp_(min=2.0**-64)
         radius = u.log_().mul_(-2.0 * deviation**2).sqrt_()
