@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ class Attendance:
 
     def _keys(self) -> Callable[[], int]:
         """Fresh secret numbers for what the loop draws for each record between loader and loss."""
-        source = self.run.source.for_step(self.run.steps_taken, _RANDOM_STREAM + self.run.processes.rank)
-        return lambda: int(source.uniform(1)[0] * 2**53)
+        steps = self.run.steps_taken
+        source = cache(lambda: self.run.source.for_step(steps, _RANDOM_STREAM + self.run.processes.rank))
+        return lambda: int(source().uniform(1)[0] * 2**53)
 
     def prepare(self) -> bool:
         """A step is about to begin; False if the run ends here."""
@@ -183,8 +185,8 @@ class Attendance:
         """Raise unless every record of the batch went through the model once, and its loss came back."""
         if not all(each.returned for each in passes):
             raise InvalidInput("a gradient came back to the model past its output; use what the model gives alone")
-        times = sum(each.places.counts() for each in passes)
-        if not np.all(times == 1):
+        whole = len(passes) == 1 and passes[0].places.whole
+        if not whole and not np.all(sum(each.places.counts() for each in passes) == 1):
             raise InvalidInput(
                 f"{sum(each.places.size for each in passes)} records went through the model, but the batch has "
                 f"{records}, and each has to go through once; run each batch of the loader through the model once, "
@@ -214,7 +216,7 @@ class Attendance:
                 "order, not in parts"
             )
         units, owner = batch.places(self.run)
-        for each in passes:
+        for each in (each for each in passes if each.places.size):
             self.run.add(each.tape, units if each.places.whole else self._some(units, each.places), owner)
 
     @staticmethod

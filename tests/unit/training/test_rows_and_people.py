@@ -87,6 +87,11 @@ def _reversed(private: nn.Module, x: Tensor, y: Tensor) -> None:
     _loss(private, x[order], y[order])
 
 
+def _by_a_class_that_nobody_has(private: nn.Module, x: Tensor, y: Tensor) -> None:
+    for label in (1, 7, 0):
+        _loss(private, x[y == label], y[y == label])
+
+
 def _back_and_forth(private: nn.Module, x: Tensor, y: Tensor) -> None:
     halves = x.chunk(2), y.chunk(2)
     for some, labels in zip(*map(reversed, halves), strict=True):
@@ -98,7 +103,18 @@ def _joined(private: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    "loop", [_by_class, _by_class_numbers, _shuffled, _sorted, _reversed, _back_and_forth, _joined, _loss]
+    "loop",
+    [
+        _by_class,
+        _by_class_numbers,
+        _by_a_class_that_nobody_has,
+        _shuffled,
+        _sorted,
+        _reversed,
+        _back_and_forth,
+        _joined,
+        _loss,
+    ],
 )
 def test_everyone_keeps_their_own_clip_norm(loop: Loop) -> None:
     assert movement(loop) <= 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,8 +21,11 @@ _OF_CLASSES = ("weight", "pos_weight")
 """Arguments that have an entry for each class, not for each record."""
 
 
+_signature = cache(inspect.signature)
+
+
 def _given(op: Operation) -> dict[str, Any]:
-    bound = inspect.signature(op.func).bind(*op.args, **op.kwargs)
+    bound = _signature(op.func).bind(*op.args, **op.kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)
 
