@@ -12,9 +12,11 @@ import importlib.metadata
 import multiprocessing
 import platform
 import resource
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,33 @@ def ours(people: int, accountant: str) -> dict[str, Any]:
         "used": float((spent / budgets.epsilon)[~plan.capped].min()),
         "noise": plan.noise_multiplier,
     }
+
+
+def by_id(people: int) -> dict[str, Any]:
+    """A plan that knows its people: the file, and what it takes to bring it into another order of records."""
+    ids = np.array([f"C{number:07d}" for number in range(people)])
+    epsilon = preferences.bounded_gaussian_mixture(people, np.random.default_rng(0))
+    out: dict[str, Any] = {}
+
+    def timed(name: str, work: Callable[[], Any]) -> Any:
+        begun = time.perf_counter()
+        result = work()
+        out[name] = time.perf_counter() - begun
+        return result
+
+    delta = min(DELTA, 0.1 / people)
+    budgets = timed("budgets", lambda: pp.Budgets(epsilon, delta=delta, person=ids))
+    plan = timed("plan", lambda: pp.plan(budgets, steps=STEPS, batch_size=int(SHARE * people), accountant="rdp"))
+    order = np.random.default_rng(1).permutation(people)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        timed("save", lambda: plan.save(path))
+        out["megabytes"] = path.stat().st_size / 1e6
+        loaded = timed("load", lambda: pp.Plan.load(path))
+    applied = timed("apply", lambda: loaded.applied_to(ids[order]))
+    timed("recompute", applied.require_kept)
+    out["right"] = bool(np.array_equal(applied.rates, plan.rates[order]))
+    return out
 
 
 def curve_fit(people: int, noise_multiplier: float) -> dict[str, Any]:
@@ -196,6 +225,17 @@ def main() -> None:
         table.add_row(f"{people:,}", "Opacus, binary search", *row)
         table.add_section()
     console.print(table)
+    known = Table(
+        *("people", "budgets", "plan", "save", "load", "apply by id", "recompute spent", "MB on disk"),
+        title="a plan that knows its people by id (rdp), seconds",
+        title_justify="left",
+    )
+    for people in options.people:
+        got = alone(by_id, people)[0]
+        assert got["right"]
+        steps = ("budgets", "plan", "save", "load", "apply", "recompute")
+        known.add_row(f"{people:,}", *(f"{got[name]:.2f}" for name in steps), f"{got['megabytes']:.2f}")
+    console.print(known)
     engines = Table("accountant", "engine", "ms an evaluation", title="one ε of one rate", title_justify="left")
     for kind, name, seconds in alone(one_evaluation)[0]:
         engines.add_row(kind, name, f"{1000 * seconds:.2f}")
