@@ -489,6 +489,7 @@ def test_capped_means_that_budget_is_left():
         pp.plan(pp.Budgets([1.0] * 50 + [1e9] * 50), "sample", steps=10, batch_size=10, accountant="rdp")
 
 
+LARGE_DELTAS = pytest.mark.filterwarnings("ignore:δ = ")  # of 1/n and more, which are warned of
 small_batches = given(
     people=st.integers(1, 3000),
     batch=st.integers(1, 40),
@@ -501,6 +502,7 @@ small_batches = given(
 
 @small_batches
 @settings(max_examples=20, deadline=None)
+@LARGE_DELTAS
 def test_small_batches_of_many_people_never_overspend(people, batch, steps, levels, delta, accountant):
     nobody_overspends(people, batch, steps, levels, delta, accountant)
 
@@ -508,6 +510,7 @@ def test_small_batches_of_many_people_never_overspend(people, batch, steps, leve
 @pytest.mark.slow
 @small_batches
 @settings(max_examples=80, deadline=None)
+@LARGE_DELTAS
 def test_many_small_batches_of_many_people_never_overspend(people, batch, steps, levels, delta, accountant):
     nobody_overspends(people, batch, steps, levels, delta, accountant)
 
