@@ -28,7 +28,7 @@ from privypurse.training.gradients.clipped import Loss
 from privypurse.training.interruption import undivided
 from privypurse.training.loader import Batch, Draws, PrivateLoader
 from privypurse.training.looks import Looks, moved
-from privypurse.training.on_device import OnDevice, static_size
+from privypurse.training.on_device import OnDevice, one_record_each, static_size
 from privypurse.training.private import check
 from privypurse.training.processes import unwrapped
 from privypurse.training.progress import shown
@@ -251,14 +251,14 @@ class _AtHand:
 
 def _captures(run: PrivateRun, dataset: Dataset[Any], asked: bool | None) -> bool:
     """Whether steps are captured: as asked for, else where it can be done and the data fits on the device."""
-    if run.device.type != "cuda" or run.plan.owner is not None or type(dataset) is not TensorDataset:
+    if run.device.type != "cuda" or not one_record_each(run.plan) or type(dataset) is not TensorDataset:
         can = False
     else:
         size = sum(tensor.nbytes for tensor in dataset.tensors if tensor.device != run.device)
         can = size < 0.5 * torch.cuda.mem_get_info(run.device)[0]
     if asked and not can:
         raise InvalidInput(
-            "capture=True needs the model on a GPU, a TensorDataset, and a plan in which each record is a person"
+            "capture=True needs the model on a GPU, a TensorDataset, and no person with more than one record"
         )
     return can if asked is None else asked
 

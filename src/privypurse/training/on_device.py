@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
@@ -13,7 +14,7 @@ from privypurse.plans import Plan
 from privypurse.training.gradients import look as look_at
 from privypurse.training.gradients import recorded
 from privypurse.training.gradients.clipped import Loss, look_at_loss
-from privypurse.training.keying import borrowed, key_cuda
+from privypurse.training.keying import borrowed, key_cuda, states
 from privypurse.training.loader import Draws
 from privypurse.training.run import PrivateRun
 
@@ -28,6 +29,19 @@ def static_size(plan: Plan) -> int:
     return 64 * math.ceil(size / 64)
 
 
+def one_record_each(plan: Plan) -> bool:
+    """Whether no unit has more than one record; whoever is absent has none."""
+    return plan.owner is None or bool(np.bincount(plan.owner, minlength=plan.people).max() <= 1)
+
+
+def _record_of_unit(plan: Plan) -> Tensor:
+    """The record of each unit, and behind them, as for whoever is absent, record 0 to stand in for nobody."""
+    found = torch.zeros(plan.people + 1, dtype=torch.int64)
+    records = torch.arange(plan.records)
+    found[records if plan.owner is None else torch.from_numpy(plan.owner.astype(np.int64))] = records
+    return found
+
+
 class OnDevice:
     """Steps on a data set that lies on the GPU.
 
@@ -39,7 +53,9 @@ class OnDevice:
     def __init__(self, run: PrivateRun, dataset: TensorDataset, loss_fn: Loss, look: bool = True) -> None:
         self._run, self._loss_fn, self._look = run, loss_fn, look
         self._tensors = dataset.tensors
+        self._record_of = _record_of_unit(run.plan).to(run.device)
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._draws = True
 
     def steps(self, draws: Draws) -> Iterator[Tensor]:
         """Adds one step's clipped gradients to the run at each turn; gives the mean loss of its last batch."""
@@ -66,12 +82,18 @@ class OnDevice:
                 used[slot].record()
                 if self._look and run.keys.due("captured", _LATER):
                     self._look_again()
-                assert self._graph is not None
-                with borrowed(run.device, everything=False):
-                    key_cuda(run.keys.next(), run.device)  # masks of dropout: a replay reads the seed
-                    self._graph.replay()
+                self._replay()
                 turn += 1
             yield self._loss
+
+    def _replay(self) -> None:
+        assert self._graph is not None
+        if not self._draws:
+            self._graph.replay()
+            return
+        with borrowed(self._run.device, everything=False):
+            key_cuda(self._run.keys.next(), self._run.device)  # masks of dropout: a replay reads the seed
+            self._graph.replay()
 
     def _capture(self) -> None:
         # Real records for the look at model and loss; what they add to the sums is cleared before the first step.
@@ -86,11 +108,15 @@ class OnDevice:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._batch(look=False)
+        with borrowed(self._run.device, everything=False):
+            before = states(self._run.device)
+            self._graph.replay()  # moves the generator on if the graph has random numbers in it
+            self._draws = not all(map(torch.equal, before, states(self._run.device)))
 
     def _gathered(self) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
         """Which places are nobody's, and the inputs and labels of all."""
         nobody = self._places == self._run.plan.people
-        rows = self._places.masked_fill(nobody, 0)
+        rows = self._record_of[self._places]
         *inputs, label = [tensor[rows] for tensor in self._tensors]
         return nobody, tuple(inputs), label
 

@@ -77,6 +77,21 @@ def test_captured_steps_are_limited_as_the_eager_steps(batch_size: int, physical
         torch.testing.assert_close(one, other, rtol=0.02, atol=1e-3)
 
 
+def test_a_plan_by_id_is_captured_too() -> None:
+    """Rows in another order than the plan's, and some people absent: the eager steps are the yardstick."""
+    n, ids = 300, np.array([f"C{number:04}" for number in range(300)])
+    budgets = pp.Budgets(np.where(np.arange(n) % 3 == 0, 1.0, 3.0), delta=1e-5, person=ids)
+    plan = pp.plan(budgets, "scale", steps=20, batch_size=40, accountant="rdp")
+    order = np.random.default_rng(0).permutation(n)[:280]
+    x, y = data(n).tensors
+    dataset = TensorDataset(x[order], y[order])
+    fast, how = trained(plan, dataset, seed=5, person=ids[order])
+    slow, _ = trained(plan, dataset, seed=5, person=ids[order], capture=False)
+    assert how.how == "captured"
+    for one, other in zip(fast.parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 class Twice(nn.Module):
     """One layer that is used two times: its norm takes another way, which has to be captured too."""
 
