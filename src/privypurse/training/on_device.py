@@ -14,7 +14,7 @@ from privypurse.plans import Plan
 from privypurse.training.gradients import look as look_at
 from privypurse.training.gradients import recorded
 from privypurse.training.gradients.clipped import Loss, look_at_loss
-from privypurse.training.keying import borrowed, key_cuda, states
+from privypurse.training.keying import borrowed, key_cuda, keyed, states
 from privypurse.training.loader import Draws
 from privypurse.training.run import PrivateRun
 
@@ -67,7 +67,8 @@ class OnDevice:
         host = torch.full((_SLOTS, size), people, dtype=torch.int64).pin_memory()
         used = [torch.cuda.Event() for _ in range(_SLOTS)]  # type: ignore[no-untyped-call]
         run.stay_in_place()
-        self._capture()
+        with borrowed(run.device, everything=False):
+            self._capture()
         run.clear()
         turn = 0
         for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
@@ -108,10 +109,9 @@ class OnDevice:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._batch(look=False)
-        with borrowed(self._run.device, everything=False):
-            before = states(self._run.device)
-            self._graph.replay()  # moves the generator on if the graph has random numbers in it
-            self._draws = not all(map(torch.equal, before, states(self._run.device)))
+        before = states(self._run.device)
+        self._graph.replay()  # moves the generator on if the graph has random numbers in it
+        self._draws = not all(map(torch.equal, before, states(self._run.device)))
 
     def _gathered(self) -> tuple[Tensor, tuple[Tensor, ...], Tensor]:
         """Which places are nobody's, and the inputs and labels of all."""
@@ -123,8 +123,9 @@ class OnDevice:
     def _look_again(self) -> None:
         """At the batch at hand, outside of the graph."""
         _, inputs, label = self._gathered()
-        look_at(self._run.recorder, inputs, {}, label.shape[0])
-        look_at_loss(self._run.recorder, self._loss_fn, inputs, label)
+        with keyed(self._run.keys.next(), self._run.device, everything=False):
+            look_at(self._run.recorder, inputs, {}, label.shape[0])
+            look_at_loss(self._run.recorder, self._loss_fn, inputs, label)
 
     def _batch(self, look: bool) -> None:
         nobody, inputs, label = self._gathered()
