@@ -25,7 +25,10 @@ _KEY_STREAM = 2**22  # of a seeded run's random numbers: none of its processes h
 _WORDS = 624  # of a Mersenne twister's state
 _BEFORE_WORDS = 3  # numbers of 64 bits in torch's state of one: seed, how many are left, which is next
 _FIRST = 2  # times that something is looked at in any case
+_SHORT = 256  # entries of a list that is gone through in search of generators: transforms, not people
 _LATER = 1 / 100  # and later by chance: how likely
+
+GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
 class Keys:
@@ -112,11 +115,74 @@ def borrowed(device: torch.device | None = None, everything: bool = True) -> Ite
             np.random.set_state(others[1])  # noqa: NPY002
 
 
+def own_generators(thing: Any, deepest: int = 4) -> list[Any]:
+    """Generators that a data set holds, or what it changes records with, in attributes and short lists."""
+    found: dict[int, Any] = {}
+    waiting, seen = [(thing, 0)], set()
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, GENERATORS):
+            found[id(value)] = value
+        elif id(value) not in seen and depth <= deepest and not isinstance(value, type | Tensor | np.ndarray):
+            seen.add(id(value))
+            inside = vars(value) if hasattr(value, "__dict__") else value
+            several = list(inside.values()) if isinstance(inside, dict) else inside
+            if isinstance(several, list | tuple) and len(several) <= _SHORT:
+                waiting += [(each, depth + 1) for each in several]
+    return list(found.values())
+
+
+@contextmanager
+def keyed_apart(generators: list[Any], key: bytes) -> Iterator[None]:
+    """These generators give numbers of this key, and are afterwards what they were."""
+    before = [_state_of(generator) for generator in generators]
+    for number, generator in enumerate(generators):
+        _set(generator, hashlib.sha256(key + f"generator {number}".encode()).digest())
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            _put_back(generator, state)
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def _put_back(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        (generator.setstate if isinstance(generator, random.Random) else generator.set_state)(state)
+
+
+def _set(generator: Any, key: bytes) -> None:
+    number = int.from_bytes(key, "big")
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(number).state
+    elif isinstance(generator, torch.Generator):
+        generator.manual_seed(number % 2**63)
+        if generator.device.type == "cpu":
+            generator.set_state(_twister(key))
+    else:
+        generator.seed(number if isinstance(generator, random.Random) else np.frombuffer(key, np.uint32))
+
+
 def states(device: torch.device | None = None) -> list[Tensor]:
     """Of torch's generators: they tell for certain whether something drew from them."""
     found = [torch.default_generator.get_state()]
     if device is not None and device.type == "cuda":
         found.append(torch.cuda.default_generators[_index(device)].get_state())
+    return found
+
+
+def seeds(device: torch.device | None = None) -> list[int]:
+    """What torch's generators were seeded with."""
+    found = [torch.default_generator.initial_seed()]
+    if device is not None and device.type == "cuda":
+        found.append(torch.cuda.default_generators[_index(device)].initial_seed())
     return found
 
 
@@ -129,6 +195,7 @@ def _twister(key: bytes) -> Tensor:
     words = np.frombuffer(hashlib.shake_256(key).digest(4 * _WORDS), np.uint32).astype(np.int64)
     state = _template().clone()
     if _known_layout():
+        state.view(torch.int64)[0] = int.from_bytes(key[:8], "big") >> 1  # its seed, which only tells if it changes
         state.view(torch.int64)[_BEFORE_WORDS : _BEFORE_WORDS + _WORDS] = torch.from_numpy(words)
         return state
     return torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1).get_state()

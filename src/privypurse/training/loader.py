@@ -187,6 +187,7 @@ class PrivateLoader:
         self._dataset, self._draws, self._attendance = dataset, draws, attendance
         self._workers, self._options, self._progress = workers, options or {}, progress
         self._passes, self._told = 0, False
+        self._looked_at = "collate_fn" in self._options or hasattr(dataset, "__getitems__")
         self._shapes: list[torch.Size] = []
 
     def __len__(self) -> int:
@@ -203,7 +204,7 @@ class PrivateLoader:
             for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
                 for number, batch in enumerate(self._draws.step(step)):
                     waiting.append(batch)
-                    look = "collate_fn" in self._options and run.keys.due("collate_fn")
+                    look = self._looked_at and run.keys.due("collate_fn")
                     yield Order(batch.records, run.keys.of(step, f"load {number}"), look)
 
         with shown(run.plan, self._progress and run.processes.first) as bar, borrowed(run.device):

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
-from privypurse.training.keying import key_all, keyed, states
+from privypurse.training.keying import key_all, keyed, keyed_apart, own_generators, states
 
 Collate = Callable[[list[Any]], Any]
 
@@ -58,31 +58,52 @@ class _Batches(Dataset[Any]):
     def __init__(self, dataset: Dataset[Any], collate: Collate, alone: bool) -> None:
         """``alone``: in the run's own process, whose generators are given back as they were."""
         self._dataset, self._collate, self._alone = dataset, collate, alone
+        self._own = own_generators(dataset)
 
     def __getitem__(self, order: Order) -> Any:
         if order.key is None:
-            return self._collate(self._records(order))
-        if not self._alone:
-            key_all(order.key)
-            return self._made(order, order.key)
-        with keyed(order.key):
-            return self._made(order, order.key)
+            return self._collate(self._records(order.records.tolist()))
+        with keyed_apart(self._own, order.key):
+            if not self._alone:
+                key_all(order.key)
+                return self._made(order, order.key)
+            with keyed(order.key):
+                return self._made(order, order.key)
 
-    def _records(self, order: Order) -> list[Any]:
-        numbers = order.records.tolist()
+    def _records(self, numbers: list[int]) -> list[Any]:
         several = getattr(self._dataset, "__getitems__", None)
         return list(several(numbers)) if several else [self._dataset[number] for number in numbers]
 
     def _made(self, order: Order, key: bytes) -> Any:
-        records = self._records(order)
+        records = self._records(order.records.tolist())
         if not order.look:
             return self._collate(records)
+        if hasattr(self._dataset, "__getitems__"):
+            self._refuse_mixed_records(records, order)
         with keyed(key):
             before = states()
             batch = self._collate(records)
             steady = all(map(torch.equal, before, states()))
         self._refuse_mixing(records, batch, key, steady)
         return batch
+
+    def _refuse_mixed_records(self, records: list[Any], order: Order) -> None:
+        """Raise if a data set that gives many records at once gives one otherwise by itself.
+
+        One that is drawn anew each time says nothing: alone it is asked for twice, with different numbers.
+        """
+        numbers = order.records.tolist()
+        for place in sorted({0, len(numbers) - 1}):
+            alone = []
+            for turn in (b"one", b"two"):
+                with keyed(turn * 8), keyed_apart(self._own, turn):
+                    alone += self._records([numbers[place]])
+            if _agree(*alone) and not _agree(records[place], alone[0]):
+                raise InvalidInput(
+                    "the data set gives a record otherwise beside other records than by itself (__getitems__, a "
+                    "transform of whole batches), so clipping would bound nothing (rule 12): let it make each record "
+                    "of that record alone, and pad to a public length"
+                )
 
     def _refuse_mixing(self, records: list[Any], batch: Any, key: bytes, steady: bool) -> None:
         """Raise if a record's row changes when all others are this record too, or are not there.
@@ -129,6 +150,14 @@ def _compare(one: Any, other: Any) -> None:
             raise InvalidInput(_MIXES)
     elif type(one) is not type(other) or not _equal(one, other):
         raise InvalidInput(_MIXES)
+
+
+def _agree(one: Any, other: Any) -> bool:
+    try:
+        _compare(one, other)
+    except InvalidInput:
+        return False
+    return True
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from privypurse.training.looks import Looks
 from privypurse.training.processes import unwrapped
 from privypurse.training.run import PlanExhausted, PrivateRun
 from privypurse.training.tracking import (
+    FOREIGN,
     Drawn,
     Places,
     Rows,
@@ -39,9 +39,6 @@ from privypurse.training.tracking import (
 )
 
 __all__ = ["PlanExhausted", "PrivateModel", "PrivateOptimizer", "make_private"]
-
-
-_RANDOM_STREAM = 2**22  # of a seeded run's random numbers: none of its processes has such a rank
 
 
 @dataclass
@@ -79,9 +76,7 @@ class Attendance:
 
     def _keys(self) -> Callable[[], int]:
         """Fresh secret numbers for what the loop draws for each record between loader and loss."""
-        steps = self.run.steps_taken
-        source = cache(lambda: self.run.source.for_step(steps, _RANDOM_STREAM + self.run.processes.rank))
-        return lambda: int(source().uniform(1)[0] * 2**53)
+        return lambda: int.from_bytes(self.run.keys.next(), "big")  # the same if the step is begun again
 
     def prepare(self) -> bool:
         """A step is about to begin; False if the run ends here."""
@@ -109,10 +104,14 @@ class Attendance:
         """A forward pass of the model on (a part of) the batch at hand."""
         places = self._attending(inputs, options)
         inputs, options = untracked(inputs), untracked(options)
-        if places.size > 1 and self.run.keys.due("model"):
+        due = places.size > 1 and self.run.keys.due("model")
+        if due:
             look(self.run.recorder, inputs, options, places.size)
-        this = Pass(places, Tape(places.size))
+        drawn = places.drawn
+        this = Pass(places, Tape(places.size, open=lambda: drawn.crossed))
         output = self.run.recorder.forward(this.tape, *inputs, **options)
+        if due:
+            self.run.recorder.refuse_strangers(output)
         self._passes.append(this)
         return handed(output, places, this.returned)
 
@@ -126,6 +125,8 @@ class Attendance:
                 "through NumPy, lists or other tensors are not followed). To measure it, call model.eval() first"
             )
         for value in others:
+            if value.requires_grad:
+                raise InvalidInput(FOREIGN)
             self._require_constant(value, places.size)
         return places
 

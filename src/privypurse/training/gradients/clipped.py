@@ -225,6 +225,7 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, look: bool = Tru
             'Use reduction="none" and sum over everything but the first dimension'
         )
     if look:
+        recorder.refuse_strangers(output)
         _refuse_mixing(loss_fn, output, y, losses)
     torch.autograd.backward(losses.sum())
     return tape, losses.detach()

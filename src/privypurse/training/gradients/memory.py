@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privypurse.training.keying import GENERATORS
+
 _DEEPEST = 12  # containers inside of containers, and objects inside of objects
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 _CLOSED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, torch.dtype)
 
 
@@ -47,7 +48,7 @@ class Memory:
         elif isinstance(value, np.ndarray):
             self.leaves[path] = copied = value.copy()
             self._arrays.append((value, copied))
-        elif isinstance(value, _GENERATORS):
+        elif isinstance(value, GENERATORS):
             self.leaves[path] = _state(value)
         else:
             self._inside(value, path, depth)

@@ -45,6 +45,8 @@ class Call:
     room: Room = field(default_factory=Room)
     way: Any = None
     """How the rule took the norms, where the sum has to know."""
+    open: Callable[[], bool] | None = None
+    """Whether a gradient may come back now; without, it always may."""
 
     @property
     def back(self) -> Tensor:

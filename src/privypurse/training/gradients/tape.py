@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import registry
 from privypurse.training.gradients.bare import BARE
 from privypurse.training.gradients.registry import Call, Rule
-from privypurse.training.keying import keyed
+from privypurse.training.keying import keyed, seeds
 
 
 class _Tap(torch.autograd.Function):
@@ -34,6 +34,11 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        if ctx.call.open is not None and not ctx.call.open():
+            raise InvalidInput(
+                f"a gradient came to layer {ctx.call.path} past the model's output, of something that was kept on "
+                "the way (by a hook, in a global): that is no loss of single records. Let the model give it back"
+            )
         if ctx.call.gradient is not None:
             raise InvalidInput("backward was run twice through one forward pass; run the forward pass again")
         ctx.call.gradient, *others = (gradient.detach() for gradient in gradients)
@@ -57,12 +62,21 @@ class _Refusal(torch.autograd.Function):
         )
 
 
+_STRANGER = (
+    "requires gradients, but was no parameter of the model to be trained when training began: its gradient would be "
+    "neither clipped nor noisy. Make it a parameter of the model and its optimizer before (to thaw layers later, "
+    "begin a new run with a plan of its own), or let it require none"
+)
+
+
 @dataclass
 class Tape:
     """The calls of one forward pass over so many records."""
 
     records: int
     calls: list[Call] = field(default_factory=list)
+    open: Callable[[], bool] | None = None
+    """Whether gradients may come back now; without, they always may."""
 
     @property
     def device(self) -> torch.device:
@@ -86,6 +100,7 @@ class Recorder:
         self._watched = [(module, rule, self._own(module, rule)) for _, module, rule in self.units]
         self._trainable = list(self.trainable().values())
         self._parameters = list(model.named_parameters())
+        self._frozen = [(name, value) for name, value in self._parameters if not value.requires_grad]
         self._buffers = [
             (module, name, f"{prefix}.{name}" if prefix else name)
             for prefix, module in model.named_modules()
@@ -130,14 +145,14 @@ class Recorder:
         """A copy of a bare parameter for each record."""
         value = module.get_parameter(local).detach()
         copies = value.expand(tape.records, *value.shape[1:])
-        call = Call(module, BARE, {local: name}, (copies,))
+        call = Call(module, BARE, {local: name}, (copies,), open=tape.open)
         tape.calls.append(call)
         tapped = _Tap.apply(self._anchor(value.device), call, copies)  # type: ignore[no-untyped-call]
         return tapped[0]  # type: ignore[no-any-return]
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-            call = Call(module, rule, names, tree_map(_detached, tuple(inputs)), options)
+            call = Call(module, rule, names, tree_map(_detached, tuple(inputs)), options, open=tape.open)
             tape.calls.append(call)
             several = output if isinstance(output, tuple) else (output,)
             count = 2 if isinstance(module, nn.LSTMCell) else 1  # outputs that are watched
@@ -150,6 +165,9 @@ class Recorder:
     def forward(self, tape: Tape, *inputs: Any, **options: Any) -> Any:
         """The model's output, with its trainable layers on the tape and no weight gradient asked for."""
         before = self._versions()
+        thawed = next((name for name, value in self._frozen if value.requires_grad), None)
+        if thawed is not None:
+            raise InvalidInput(f"{thawed} {_STRANGER}")
         for parameter in self._trainable:
             parameter.requires_grad = False
         try:
@@ -171,7 +189,22 @@ class Recorder:
         """Torch's generators keyed, but in a graph that is being captured: whoever replays it keys them."""
         device = self._trainable[0].device if self._trainable else torch.device("cpu")
         captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        return nullcontext() if self.key is None or captured else keyed(self.key(), device, everything=False)
+        return nullcontext() if self.key is None or captured else _kept_secret(self.key(), device)
+
+    def refuse_strangers(self, output: Any) -> None:
+        """Raise if a gradient would go to a tensor that the model does not hold as a parameter to be trained."""
+        ours = {id(anchor) for anchor in self._anchors.values()}
+        waiting = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        seen: set[Any] = set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            leaf = getattr(node, "variable", None)  # where gradients are accumulated
+            if leaf is not None and id(leaf) not in ours:
+                raise InvalidInput(f"a tensor of shape {tuple(leaf.shape)} {_STRANGER}")
+            waiting += [following for following, _ in node.next_functions]
 
     def remembered(self) -> Callable[[], None]:
         """Gives what puts buffers and parameters back to what they are now: for a forward pass that is taken back."""
@@ -205,6 +238,19 @@ class Recorder:
         if device not in self._anchors:
             self._anchors[device] = torch.zeros((), device=device, requires_grad=True)
         return self._anchors[device]
+
+
+@contextmanager
+def _kept_secret(key: bytes, device: torch.device) -> Iterator[None]:
+    """Torch's generators keyed; raises if they were seeded inside, which makes public what goes by row."""
+    with keyed(key, device, everything=False):
+        before = seeds(device)
+        yield
+        if seeds(device) != before:
+            raise InvalidInput(
+                "the forward pass seeded torch's generator: masks and noise go by row, and rows by who was drawn, so "
+                "with numbers that somebody knows one absence would change everybody's. Take torch.manual_seed out"
+            )
 
 
 def _detached(value: Any) -> Any:

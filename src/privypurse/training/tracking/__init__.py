@@ -1,6 +1,6 @@
 """Whose row is whose, from the loader's batch to the loss: see `grammar`."""
 
-from privypurse.training.tracking.crossing import over_records
+from privypurse.training.tracking.crossing import FOREIGN, over_records
 from privypurse.training.tracking.handing import handed, mixed, place_of, untracked
 from privypurse.training.tracking.places import Drawn, Places
 from privypurse.training.tracking.tracked import (
@@ -15,6 +15,7 @@ from privypurse.training.tracking.tracked import (
 )
 
 __all__ = [
+    "FOREIGN",
     "Drawn",
     "Mixed",
     "Places",

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
@@ -35,6 +36,7 @@ from privypurse.training.tracking.tracked import (
 )
 
 Rule = Callable[[Operation], Any]
+_ONE_TENSOR = 2  # uses of a storage: by the tensor, and by whoever asks
 
 
 def _all(these: Iterable[str], rule: Rule) -> dict[str, Rule]:
@@ -54,7 +56,7 @@ RULES: dict[str, Rule] = {
     **_all(names.ALONG, pointwise.along),
     **_all(("sort", "argsort", "glu"), partial(pointwise.along, default=-1)),
     "gumbel_softmax": partial(pointwise.along, position=4, default=-1),
-    "topk": partial(pointwise.along, position=2, default=-1),
+    **_all(("topk", "diff"), partial(pointwise.along, position=2, default=-1)),
     "normalize": partial(pointwise.along, position=2, default=1),
     "roll": partial(pointwise.along, position=2),
     "cosine_similarity": partial(pointwise.compared, position=2, default=1),
@@ -114,7 +116,7 @@ def _name(func: Callable[..., Any]) -> tuple[str, bool]:
         attribute = str(func.__self__.__name__)  # type: ignore[attr-defined]
         return (attribute if attribute in names.ATTRIBUTES else "size"), False
     if name in names.OTHER_NAMES or name in names.READ:
-        return names.OTHER_NAMES.get(name, name), False
+        return names.OTHER_NAMES.get(name, name), name in names.IN_PLACE
     if name == "__setitem__":
         return name, True
     if name.startswith("__i") and name.endswith("__"):
@@ -143,6 +145,8 @@ def _outcome(op: Operation) -> Any:
 def _by_rule(op: Operation, rule: Rule) -> Any:
     if op.name not in names.RANDOM or not op.rows():
         return rule(op)
+    if op.kwargs.get("generator") is not None:
+        raise op.refusal("draws from a generator= of its own, by row, and rows go by who was drawn (leave it out)")
     value, state = op.rows()[0]
     with undisturbed(state.places.drawn.key(), value.device):
         return rule(op)
@@ -217,13 +221,26 @@ def _taken_in(op: Operation, target: Tensor) -> Any:
     """A running mean of losses, a table of ones: it is known from now on as made of records."""
     if type(target) not in (Tensor, Tracked) or target.requires_grad:
         raise op.refusal(f"writes records into a {type(target).__name__} that is not theirs")
+    base = target._base
+    if state_of(target) is None and base is None and _has_other_names(target):
+        raise op.refusal(
+            "writes records into memory that another tensor has too (.data, .detach()), which would pass for a "
+            "constant from then on (write into the tensor itself)"
+        )
     fresh = state_of(target) is None and op.rows() and not any(isinstance(state_of(v), Mixed) for v in op.tensors())
     after = _rows_after(op) if fresh and op.name.startswith("scatter") else None
     result = op.run()
     become(target, after or Mixed(f"{op.name}()"))
+    if base is not None and type(base) in (Tensor, Tracked) and not isinstance(state_of(base), Rows | Total):
+        become(base, Mixed(f"{op.name}()"))  # what it is a view of holds records now
     if target.requires_grad:
         raise op.refusal("writes records into a tensor that is not theirs")
     return None if result is None else target
+
+
+def _has_other_names(value: Tensor) -> bool:
+    """Whether another tensor lies in the same memory: beside this one, only its storage is counted."""
+    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata)) > _ONE_TENSOR
 
 
 def _backward(op: Operation) -> Any:

@@ -90,14 +90,14 @@ def _by_tensor(op: Operation, value: Tensor, state: Rows, item: Tensor, source: 
     if item.dtype != torch.bool:
         if item.dim() != 1:
             raise op.refusal("takes records by a table of positions")
-        return chosen(op, value, state.places, item.cpu().numpy())
+        return chosen(op, value, state.places, item.cpu().numpy(), by=item)
     own = isinstance(owner, Rows)
     if source != state.dim:
         raise op.refusal("takes entries by a mask whose first dimension is not records")
     if isinstance(owner, Rows) and (owner.dim != 0 or not owner.places.same(state.places)):
         raise op.refusal("takes records by a mask of other records")
     kept = np.nonzero(item.detach().cpu().numpy())[0]
-    return chosen(op, value, state.places, kept, own)
+    return chosen(op, value, state.places, kept, own, item)
 
 
 def _paired(op: Operation, value: Tensor, state: Rows, items: list[Any]) -> Rows:
@@ -105,7 +105,7 @@ def _paired(op: Operation, value: Tensor, state: Rows, items: list[Any]) -> Rows
     first = items[0]
     if state.dim != 0 or not _advanced(first) or first.dtype == torch.bool or first.dim() != 1:
         raise op.refusal("takes entries by several lists; the first has to be all positions of records, in order")
-    places = chosen(op, value, state.places, first.cpu().numpy())
+    places = chosen(op, value, state.places, first.cpu().numpy(), by=first)
     for item in items[1:]:
         owner = state_of(item)
         if isinstance(owner, Mixed) or (_advanced(item) and item.dim() != 1):

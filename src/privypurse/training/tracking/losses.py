@@ -55,6 +55,8 @@ def entries(op: Operation) -> Any:
 def by_row(op: Operation) -> Any:
     """Losses of each row: records come first, in outputs and in labels."""
     given = _given(op)
+    if op.func in _BROADCAST:  # torch does not mind (records, 1) beside (records,), which pairs all with all
+        aligned(op, [given["input"], given["target"]])
     losses, state = _rows(op, given)
     return _finished(op, given, tracked(losses, state), state)
 
@@ -145,6 +147,7 @@ BY_ROW = (
     F.multilabel_soft_margin_loss,
     F.triplet_margin_loss,
 )
+_BROADCAST = (F.gaussian_nll_loss, F.multilabel_soft_margin_loss)
 LOSSES: dict[Any, Callable[[Operation], Any]] = {
     F.cross_entropy: classes,
     F.nll_loss: classes,

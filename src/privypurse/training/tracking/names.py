@@ -86,4 +86,8 @@ OTHER_NAMES = {
     "__ror__": "bitwise_or",
     "__rxor__": "bitwise_xor",
     "__invert__": "bitwise_not",
+    "__iand__": "bitwise_and",
+    "__ior__": "bitwise_or",
+    "__ixor__": "bitwise_xor",
 }
+IN_PLACE = words("__iand__ __ior__ __ixor__")

@@ -84,6 +84,8 @@ def along(op: Operation, position: int = 1, default: Any = None) -> Any:
     dims = op.dims(position, value, default)
     if dims is None or state.dim in dims:
         raise op.refusal("goes over records (name another dimension)")
+    if op.public():  # as diff's prepend=
+        raise op.refusal("takes a tensor that is not known to be alike for all records")
     return op.gives(state)
 
 

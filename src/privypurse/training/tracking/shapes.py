@@ -11,7 +11,7 @@ from torch import Tensor
 
 from privypurse.training.tracking.operation import Operation, require_constant
 from privypurse.training.tracking.places import Places
-from privypurse.training.tracking.tracked import Rows, state_of, tracked
+from privypurse.training.tracking.tracked import Mixed, Rows, state_of, tracked
 
 
 def regrouped(op: Operation) -> Any:
@@ -106,14 +106,23 @@ def interleaved(op: Operation) -> Any:
     return op.gives(Rows(state.places.spread(times) if here else state.places, state.dim))
 
 
-def chosen(op: Operation, value: Tensor, places: Places, index: Any, own: bool = False) -> Places:
-    """The rows at some positions.
+_ORDERS = ("sort()", "argsort()")
+
+
+def chosen(
+    op: Operation, value: Tensor, places: Places, index: Any, own: bool = False, by: Tensor | None = None
+) -> Places:
+    """The rows at some positions, which ``by`` gave.
 
     A record's own mask may leave it out. By position only all rows, in whatever order, may go into a loss: which
-    record is the fifth hangs on who else was drawn.
+    record is the fifth hangs on who else was drawn. What was made of several records is refused whatever it holds,
+    but for an order of all of them: whether a mask leaves nobody out tells of somebody.
     """
     taken = places.take(index)
     followed = torch.is_grad_enabled() and value.requires_grad
+    made = state_of(by)
+    if followed and isinstance(made, Mixed) and made.origin not in _ORDERS:
+        raise op.refusal(f"takes records by what {made.origin} made of several (a mask made of its own values may)")
     if not own and followed and not np.array_equal(np.sort(taken.rows()), np.sort(places.rows())):
         raise op.refusal(
             "takes some records by their position in the batch (a mask made of a record's own values may)"
@@ -172,7 +181,7 @@ def index_selected(op: Operation) -> Any:
             if isinstance(state_of(index), Rows):
                 raise op.refusal("looks up entries by other records' values")
             return op.gives(state)
-        return op.gives(Rows(chosen(op, value, state.places, index.cpu().numpy()), dim))
+        return op.gives(Rows(chosen(op, value, state.places, index.cpu().numpy(), by=index), dim))
     places = op.one_place()
     if value.dim() == 0 or dim >= value.dim():
         raise op.refusal("looks up entries by records")
