@@ -44,7 +44,7 @@ class HeldFile:
 
         ``busy`` is what is said if somebody else holds it.
         """
-        self._path = Path(path).resolve()  # one file by whatever link it is reached
+        self._path = resolved(path)  # one file by whatever link it is reached
         self._magic, self._what = f"privypurse-{what} 2 ".encode("ascii"), what
         self._busy = busy or (
             f"somebody else holds the {what} {self._path}; wait for them. If it is an earlier use in this process, "
@@ -170,6 +170,7 @@ def open_held(path: Path, flags: int, busy: str) -> int:
     for _ in range(_TRIES):
         file = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), _OWNER_ONLY)
         try:
+            _refuse_device(os.fstat(file).st_mode, path)
             lock(file, busy)
             if is_named(file, path):
                 if stat.S_IMODE(os.fstat(file).st_mode) != _OWNER_ONLY:
@@ -180,6 +181,12 @@ def open_held(path: Path, flags: int, busy: str) -> int:
             raise
         os.close(file)
     raise InvalidInput(f"{path} is replaced again and again while it is being opened; try again")
+
+
+def _refuse_device(mode: int, path: Path) -> None:
+    """Raise for what is neither file nor folder, such as /dev/null, before it is replaced or its mode is changed."""
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InvalidInput(f"{path} is a device or a pipe, which keeps nothing; name a file")
 
 
 def lock(file: int, busy: str) -> None:
@@ -197,6 +204,14 @@ def lock(file: int, busy: str) -> None:
         raise InvalidInput(busy) from None
 
 
+def resolved(path: str | Path) -> Path:
+    """Where the path leads, through all links."""
+    try:
+        return Path(path).resolve()
+    except (RuntimeError, OSError):  # RuntimeError before Python 3.13
+        raise InvalidInput(f"{path} is a link that leads back to itself; name a file") from None
+
+
 def is_named(file: int, path: Path) -> bool:
     """Whether this open file is the one that the path names now."""
     try:
@@ -210,7 +225,9 @@ def replace_file(path: str | Path, fill: Callable[[BinaryIO], Any]) -> None:
 
     For its owner's eyes (mode 0600), whatever was there before.
     """
-    whole = Path(path).resolve()  # a link stays one
+    whole = resolved(path)  # a link stays one
+    if whole.exists():
+        _refuse_device(whole.stat().st_mode, whole)
     handle, beside = _opened_beside(whole)
     try:
         with os.fdopen(handle, "wb") as file:

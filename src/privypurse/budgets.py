@@ -39,8 +39,8 @@ class Budgets:
 
     With ``person``, records with the same id are one unit with one ε and one δ: whatever a plan counts
     (people, rates, batch size) it counts in persons. Two budgets for one person are an error. Ids are text or whole
-    numbers and compared as text: 7 and "7" are the same person. A plan made of them is applied by id
-    (`Plan.applied_to`); one made without ids holds for the rows in this order.
+    numbers and compared as text: 7, "7" and " 7" are the same person, "07" is another. A plan made of them is applied
+    by id (`Plan.applied_to`); one made without ids holds for the rows in this order.
 
     Budgets are themselves sensitive: people with something to hide tend to choose a small ε.
     """

@@ -142,6 +142,13 @@ class LevelTable:
             column = getattr(self, name)
             if not (np.isfinite(column) & (column > 0)).all():
                 raise InvalidInput(f"levels.{name} holds something that is not finite and positive")
+        if not (self.delta < 1).all():
+            raise InvalidInput(f"levels.delta holds {self.delta.max():g}; δ lies below 1")
+        if not ((self.clip_norm >= _SMALLEST) & (self.clip_norm <= 1 / _SMALLEST)).all():
+            raise InvalidInput(
+                f"levels.clip_norm goes from {self.clip_norm.min():g} to {self.clip_norm.max():g}; single precision "
+                f"holds it between {_SMALLEST:g} and {1 / _SMALLEST:g}"
+            )
 
     def __len__(self) -> int:
         return int(self.epsilon.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import unicodedata
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,14 +24,28 @@ _FLOAT = (
     '(in pandas: .astype("Int64"))'
 )
 _NAMED = 3  # ids that an error names
+_KEY = 16  # bytes
+_PLAIN = {str, int, float, list, tuple}  # kinds that NumPy keeps; enumerations it writes by name, cut off
+    str,
+    int,
+    float,
+    list,
+    tuple,
+}  # kinds that NumPy keeps; members of an enumeration it writes by name, cut off
 
 
 def ids_of(person: Any, records: int | None = None, name: str = "person") -> AnyArray:
     """The ids as a flat array of one's own, each as it was given; ``records`` is how many there have to be."""
-    ids = np.array(person)  # a copy: the caller's array may change later
-    if isinstance(person, list | tuple) and len({type(value) for value in person}) > 1:
-        ids = np.empty(len(person), dtype=object)  # NumPy would write 2.5 beside text as text, and let it pass
-        ids[:] = person
+    kinds = {type(value) for value in person} if isinstance(person, list | tuple) else set()
+    if len(kinds) > 1 or not kinds <= _PLAIN:
+        ids = np.fromiter(person, dtype=object)  # NumPy would write 2.5 beside text as text, and let it pass
+    else:
+        try:
+            ids = np.array(person)  # a copy: the caller's array may change later
+        except ValueError:
+            raise InvalidInput(f"{name} must hold one id for each record, but holds lists of them") from None
+        if ids.dtype.kind == "f" and kinds == {int}:  # of 2^63 and 1 it makes floats
+            ids = np.fromiter(person, dtype=object)
     if ids.ndim != 1 or (records is not None and ids.size != records):
         each = "each record" if records is None else f"each of the {records:,} records"
         raise InvalidInput(f"{name} must hold one id for {each}; it has shape {ids.shape}")
@@ -38,11 +53,12 @@ def ids_of(person: Any, records: int | None = None, name: str = "person") -> Any
 
 
 def texts_of(ids: AnyArray, name: str = "person") -> list[str]:
-    """The ids as text: 7 and "7" are the same person, "07" is another.
+    """The ids as text: 7, "7" and " 7" are the same person, "07" is another.
 
     A table is read as text and a data frame as numbers, and both may hold the same people. To take two for one is
-    strict; to take one for two would fill a purse twice. Floats, booleans and dates are refused: how they are
-    written depends on who writes them.
+    strict; to take one for two would fill a purse twice, so space around an id does not count, nor does how an
+    accented letter is put together (Unicode's NFC). Floats, booleans and dates are refused: how they are written
+    depends on who writes them.
     """
     if ids.dtype.kind == "f":
         refuse(~np.isfinite(ids), ids, name, _NO_ID)
@@ -50,7 +66,8 @@ def texts_of(ids: AnyArray, name: str = "person") -> list[str]:
     values = ids.tolist()
     if ids.dtype.kind in "iu":
         return list(map(str, values))
-    found: list[Any] = values if set(map(type, values)) == {str} else [_text(value) for value in values]
+    texts = values if set(map(type, values)) == {str} else [_text(value) for value in values]
+    found = [_plain(text) for text in texts]
     wrong = np.fromiter((not text for text in found), dtype=bool, count=len(found))
     if wrong.any():
         first = values[int(np.argmax(wrong))]
@@ -58,12 +75,18 @@ def texts_of(ids: AnyArray, name: str = "person") -> list[str]:
     return found
 
 
+def _plain(text: str | None) -> str:
+    """As it is compared; "" for what is no id."""
+    bare = "" if text is None else text.strip()
+    return bare if bare.isascii() else unicodedata.normalize("NFC", bare)
+
+
 def _text(value: Any) -> str | None:
     match value:
         case bool() | np.bool_():
             return None
         case str():
-            return str(value)
+            return str.__str__(value)  # of an enumeration its value, not its name
         case int() | np.integer():
             return str(int(value))
         case bytes():
@@ -90,6 +113,8 @@ class Roll:
     """A hash of all ids in this order: equal for equal people, whatever the key."""
 
     def __post_init__(self) -> None:
+        if len(self.key) != _KEY:
+            raise InvalidInput(f"the key of a plan's digests has {len(self.key)} bytes, not {_KEY}")
         digests = np.asarray(self.digests, dtype=np.uint64)
         if digests.ndim != 1 or np.unique(digests).size != digests.size:
             raise InvalidInput("the digests of a plan's people are not one for each person")
@@ -100,12 +125,11 @@ class Roll:
         """Of people who are all different, one id each."""
         texts = texts_of(ids)
         while True:
-            key = os.urandom(16)
+            key = os.urandom(_KEY)
             digests = _digests(texts, key)
             if np.unique(digests).size == digests.size:
                 break
-        mark = hashlib.sha256(json.dumps(texts).encode("ascii")).hexdigest()
-        return cls(key, digests, one_each, mark)
+        return cls(key, digests, one_each, _mark(texts))
 
     @cached_property
     def _order(self) -> IntArray:
@@ -146,14 +170,26 @@ class Roll:
         return units
 
 
-def applied(roll: Roll | None, person: Any, what: str) -> tuple[AnyArray, IntArray]:
-    """The records' ids as an array, and for each record its owner's unit on the roll of that plan or schedule."""
+def mark_of(ids: AnyArray) -> str:
+    """A hash of all ids in this order, for what belongs to these people."""
+    return _mark(texts_of(ids))
+
+
+def _mark(texts: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(texts).encode("ascii")).hexdigest()
+
+
+def applied(roll: Roll | None, person: Any, what: str, records: int | None = None) -> tuple[AnyArray, IntArray]:
+    """The records' ids as an array, and for each record its owner's unit on the roll of that plan or schedule.
+
+    ``records`` is how many there have to be, where that is known.
+    """
     if roll is None:
         raise InvalidInput(
             f"the {what} was made without ids and holds for its rows in their order, so person= cannot be matched "
             "with it; make it from Budgets(…, person=ids), or leave person= out and keep the order"
         )
-    ids = ids_of(person)
+    ids = ids_of(person, records)
     return frozen(ids), roll.owners(ids)
 
 
@@ -194,7 +230,7 @@ class Seal:
 
     @classmethod
     def of(cls, path: Path) -> Seal:
-        key = os.urandom(16)
+        key = os.urandom(_KEY)
         return cls(key, _digest_of(path, key))
 
     def fits(self, path: Path) -> bool:

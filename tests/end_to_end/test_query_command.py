@@ -118,6 +118,24 @@ def test_persons_and_one_epsilon_for_all(capsys, people):
     assert abs(float(re.search(r"count: (-?[\d.]+)", out)[1]) - len(set(people["who"].to_pylist()))) < 6
 
 
+@pytest.mark.parametrize(
+    ("ids", "persons"),
+    [
+        (("01", "1", " 1"), 2),  # space around an id does not count; 01 is not 1
+        (("9223372036854775808", "9223372036854775809", "5"), 3),  # as numbers the first two would be one
+        (("2021-01-01", "2021-01-02", "2021-01-01"), 2),  # no dates
+        (("1e3", "1000", "true"), 3),
+    ],
+)
+@pytest.mark.parametrize("epsilon", ["1", "granted"])
+def test_ids_are_the_same_people_whether_or_not_one_epsilon_is_for_all(capsys, tmp_path, ids, persons, epsilon):
+    lines = ["who,granted", *(f"{who},1" for who in ids)]
+    (tmp_path / "few.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    code, out, err = run(capsys, f"few.csv --epsilon {epsilon} --person who count --noise 20")
+    assert (code, err) == (0, "")
+    assert f"new purses for {persons} people" in out
+
+
 def test_new_purses_are_told_once(capsys, people):
     assert "new purses for 400 people: people.csv.purses\n" in run(capsys, "people.csv count --noise 20")[1]
     assert "new purses" not in run(capsys, "people.csv count --noise 20")[1]

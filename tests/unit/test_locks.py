@@ -396,3 +396,31 @@ def test_a_checkpoint_has_its_name_on_disk_before_the_run_goes_on(
     assert len(places) >= 3
     assert all(events[place + 1 : place + 2] == ["folder"] for place in places)
     assert stat.S_IMODE((folder / "checkpoint.pt").stat().st_mode) == 0o600
+
+
+# ------------------------------------------------------------------------------------------ what is no file at all
+
+
+def saved_plan(path: Path) -> None:
+    pp.plan(pp.Budgets(np.ones(9)), "uniform", steps=2, batch_size=2, accountant="rdp").save(path)
+
+
+@pytest.mark.parametrize("keep", [analyst, saved_plan, lambda path: Journal(path, "a", 3)])
+def test_pipes_and_devices_are_refused_and_stay_what_they_are(tmp_path: Path, keep: Callable[[Path], object]) -> None:
+    """As root, /dev/null would become a file of mode 0600 for everybody on the machine."""
+    os.mkfifo(tmp_path / "pipe", 0o644)
+    os.chmod(tmp_path / "pipe", 0o644)
+    with pytest.raises(pp.InvalidInput, match="device or a pipe"):
+        keep(tmp_path / "pipe")
+    found = (tmp_path / "pipe").stat().st_mode
+    assert stat.S_ISFIFO(found)
+    assert stat.S_IMODE(found) == 0o644
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+@pytest.mark.parametrize("keep", [analyst, saved_plan, lambda path: Journal(path, "a", 3)])
+def test_links_in_a_circle_are_refused(tmp_path: Path, keep: Callable[[Path], object]) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "other")
+    (tmp_path / "other").symlink_to(tmp_path / "one")
+    with pytest.raises(pp.InvalidInput, match=r"leads back to itself|cannot be"):
+        keep(tmp_path / "one")

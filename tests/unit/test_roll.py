@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import enum
 import hashlib
 import json
 import os
@@ -304,3 +305,74 @@ def test_a_plan_that_spends_more_than_it_promises_is_refused():
     greedy = dataclasses.replace(schedule, epsilon=schedule.epsilon / 2)
     with pytest.raises(pp.InvalidInput, match="the schedule spends more than it promises"):
         greedy.require_kept()
+
+
+# ------------------------------------------------------------------------------------------------- one id, two ways
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("C1", "C1 "), ("C1", "\tC1"), ("C1", "\u00a0C1"), ("Zo\u00eb", "Zoe\u0308"), (7, " 7"), (b"bo ", "bo")],
+    ids=["space behind", "tab before", "hard space", "accents", "number", "bytes"],
+)
+def test_one_person_written_in_two_ways_has_one_purse(one, other):
+    """With a purse for each way of writing, whoever is in the table in both spends ε twice."""
+    budgets = pp.Budgets([1.0, 1.0], person=[one, other])
+    assert budgets.people == 1
+    assert budgets.unit_of(one) == budgets.unit_of(other) == 0
+    plan = pp.plan(pp.Budgets([1.0, 2.0], person=[one, "somebody else"]), "uniform", **{**SHAPE, "batch_size": 1})
+    np.testing.assert_array_equal(plan.applied_to(["somebody else", other]).epsilon, [2.0, 1.0])
+
+
+def test_what_is_written_otherwise_stays_somebody_else():
+    ids = ["7", "07", "+7", "7.0", "a", "A", "a b", "ab", "\u00e9", "e"]
+    assert pp.Budgets(np.ones(len(ids)), person=ids).people == len(ids)
+
+
+@pytest.mark.parametrize("nobody", [" ", "\t", "\u00a0", ""])
+def test_blank_is_no_id(nobody):
+    with pytest.raises(pp.InvalidInput, match="no id"):
+        pp.Budgets([1.0, 1.0], person=["anna", nobody])
+
+
+def test_large_whole_numbers_stay_exact():
+    """NumPy makes floats of 2^63 beside a smaller number: two people would be one, or nobody."""
+    assert texts_of(ids_of([2**63, 2**63 + 1, -1])) == [str(2**63), str(2**63 + 1), "-1"]
+
+
+def test_members_of_an_enumeration_are_their_values():
+    site = enum.Enum("site", {"north": "n", "south": "s"}, type=str)
+    assert texts_of(ids_of([site.north, site.south])) == texts_of(ids_of([site.north, "s"])) == ["n", "s"]
+
+
+@pytest.mark.parametrize("ids", [[[1, 2], [3]], [[1], [2]], [("a", 1), ("b", 2)]])
+def test_lists_are_no_ids(ids):
+    with pytest.raises(pp.InvalidInput, match="person"):
+        pp.Budgets([1.0, 1.0], person=ids)
+
+
+# ---------------------------------------------------------------------------------------- edited, with a new checksum
+
+
+def edited(plan, change):
+    content = json.loads(planfile.dumps(plan))
+    content.pop("sha256")
+    change(content)
+    whole = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return planfile.loads(json.dumps({**content, "sha256": whole}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content["people"].update(key="00" * 70),
+        lambda content: content["people"].update(key=""),
+        lambda content: content["levels"].update(delta=[1.0] * 6),
+        lambda content: content["levels"].update(clip_norm=[1e-300] * 6),
+        lambda content: content["levels"].update(clip_norm=[1e300] * 6),
+    ],
+    ids=["long key", "no key", "δ", "tiny clip norms", "huge clip norms"],
+)
+def test_an_edited_file_that_no_plan_can_hold_is_refused_as_it_is_read(change):
+    with pytest.raises(pp.InvalidInput, match="cannot be read"):
+        edited(PLANS["sample"], change)

@@ -149,6 +149,8 @@ def _beside(table: Path) -> str:
 
 
 def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
+    from privypurse.tabular import open_columns
+
     if isinstance(options.epsilon, str):
         return pp.Budgets.read(options.table, epsilon=options.epsilon, delta=options.delta, person=options.person)
     rows = len(next(iter(table.values())))
@@ -156,7 +158,8 @@ def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
         if isinstance(name, str) and name not in table:
             raise pp.InvalidInput(f"{options.table} has no column {name!r}; its columns are {', '.join(table)}")
     delta = table[options.delta] if isinstance(options.delta, str) else options.delta
-    person = None if options.person is None else table[options.person]
+    # As Budgets.read takes them: a table of columns that were told apart has read 01 as 1.
+    person = None if options.person is None else open_columns(Path(options.table)).labels(options.person)
     return pp.Budgets(np.full(rows, options.epsilon), delta=delta, person=person)
 
 

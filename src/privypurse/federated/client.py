@@ -92,7 +92,7 @@ class Client:
             raise InvalidInput("new_model is a model; give a function that makes one: partial(nn.Linear, 8, 2)")
         if len(dataset) == 0:  # type: ignore[arg-type]
             raise InvalidInput("this client has no records; leave it out, or give it some")
-        owner = _owners(budgets, person)
+        owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
         if owner is None and len(budgets) != len(dataset):  # type: ignore[arg-type]
             raise InvalidInput(f"there are {len(dataset):,} records but {len(budgets):,} budgets")  # type: ignore[arg-type]
         if adversary not in ADVERSARIES:
@@ -214,14 +214,14 @@ class Client:
         self._book.close()
 
 
-def _owners(budgets: Budgets, person: Any) -> AnyArray | None:
+def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
     """For each record its owner's unit, by id; None where budgets have no ids and hold for the records in order."""
     roll = budgets.roll()
     if roll is None and person is None:
         return None
     if person is None:
         raise InvalidInput("budgets have ids and are matched by id; give person=, the id of each record's owner")
-    return applied(roll, person, "list of budgets")[1]
+    return applied(roll, person, "list of budgets", records)[1]
 
 
 def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book) -> tuple[Plan, int]:

@@ -27,6 +27,7 @@ from privypurse.queries.contributions import Contributions, Dense, by_person, in
 from privypurse.queries.mechanism import Price, check_scale, noisy_sum, priced
 from privypurse.queries.noise import noise_source
 from privypurse.queries.rows import rows_of
+from privypurse.roll import mark_of
 
 Where = str | Callable[[Any], Any] | None
 """A condition such as "age >= 65 and smoker", or a callable that gives True or False for each row, or everybody."""
@@ -104,6 +105,7 @@ class Analyst:
         identity = {
             "data set": self._rows.fingerprint(),
             "list of budgets": fingerprint_arrays(held.epsilon, held.delta, held.owner),
+            **({} if held.person is None else {"list of ids": mark_of(held.person[held.first_record])}),
             "currency": self.purses.currency.name,
         }
         self._file = PurseFile(path, identity)

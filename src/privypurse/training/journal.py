@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from privypurse._storage import is_named, make_folder, open_held, synchronise_folder
+from privypurse._storage import is_named, make_folder, open_held, resolved, synchronise_folder
 from privypurse.errors import InvalidInput
 
 _FIRST = "privypurse-steps 1 plan "
@@ -28,7 +28,7 @@ class Journal:
 
     def __init__(self, path: str | Path, plan: str, steps: int) -> None:
         """``plan`` is the fingerprint of the plan whose ``steps`` steps are counted."""
-        self._path, self._steps, self._thread = Path(path).resolve(), steps, threading.RLock()
+        self._path, self._steps, self._thread = resolved(path), steps, threading.RLock()
         busy = (
             f"another run holds the journal {path}; wait for it, or stop it. If it is an earlier one of "
             "this process, optimizer.close() lets go of it"

@@ -146,3 +146,15 @@ def test_what_is_certified_does_not_follow_from_who_is_there(tmp_path: Path, mon
         made(tmp_path / str(number), budgets=granted(epsilon), offer=Offer(TERMS, table)).close()
     assert asked[0]
     assert all(one == asked[0] for one in asked)
+
+
+@pytest.mark.parametrize("named", [8, 10])
+def test_ids_for_other_records_are_refused_before_a_round_is_paid_for(tmp_path: Path, named: int) -> None:
+    """Nine records: such a client would join, pay, fail, and be asked again until all its rounds are spent."""
+    everybody = np.arange(10)
+    budgets = pp.Budgets(np.full(10, 5.0), delta=TERMS.delta, person=everybody)
+    with pytest.raises(pp.InvalidInput, match="person must hold one id for each of the 9 records"):
+        made(tmp_path, budgets=budgets, person=everybody[:named])
+    client = made(tmp_path, budgets=budgets, person=everybody[:9])
+    assert client.joined == 0
+    client.close()
