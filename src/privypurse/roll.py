@@ -26,12 +26,6 @@ _FLOAT = (
 _NAMED = 3  # ids that an error names
 _KEY = 16  # bytes
 _PLAIN = {str, int, float, list, tuple}  # kinds that NumPy keeps; enumerations it writes by name, cut off
-    str,
-    int,
-    float,
-    list,
-    tuple,
-}  # kinds that NumPy keeps; members of an enumeration it writes by name, cut off
 
 
 def ids_of(person: Any, records: int | None = None, name: str = "person") -> AnyArray:
