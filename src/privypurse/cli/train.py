@@ -70,6 +70,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
             console.print("Budgets are simulated: nobody in the data granted them.", highlight=False)
         if config.default_delta:
             console.print(as_it_is(default_delta("delta under [budgets]")), highlight=False)
+        if config.budgets is None:
+            console.print(
+                "What people grant now was not compared with the plan; with [budgets] beside plan = it is.",
+                highlight=False,
+            )
         if plan.absent:
             console.print(
                 f"{plan.absent:,} planned people have no row in the table: they are absent and contribute nothing. "

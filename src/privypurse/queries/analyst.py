@@ -349,7 +349,9 @@ class Analyst:
         if isinstance(where, str):
             return Condition(where).holds(self._rows.columns, self._rows.count)
         if not callable(where):
-            raise InvalidInput(f"where is {where!r}; give a condition such as 'age >= 65', or a callable on rows")
+            raise InvalidInput(
+                f"where is a {type(where).__name__}; give a condition such as 'age >= 65', or a callable on rows"
+            )
         return truths_of(where, self._rows, self._public_rows())
 
     def _column(self, name: str) -> Column:

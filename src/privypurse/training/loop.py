@@ -186,7 +186,7 @@ def _refuse_scheduler(scheduler: Any) -> None:
     if wanted:
         raise InvalidInput(
             f"scheduler {type(scheduler).__name__} decides by {wanted[0]}: the training loss is a function of "
-            "people's data, and asking for it is paid for by nobody (rule 16). Use one that follows the number of "
+            "people's data, and asking for it is paid for by nobody. Use one that follows the number of "
             "steps (CosineAnnealingLR, StepLR), or a plan with extra steps and stop=pp.StopAtPlateau, which is "
             "paid for"
         )

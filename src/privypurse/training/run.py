@@ -121,7 +121,8 @@ class PrivateRun:
         self._require_own()
         if self.steps_left <= 0:
             raise PlanExhausted(
-                f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets"
+                f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets. One pass "
+                "over the loader is the whole run: there is no loop over epochs around it"
             )
 
     def clear(self) -> None:

@@ -93,7 +93,8 @@ class GenericRule:
                 f"layer {call.path} ({type(call.module).__name__}) was given a tensor of shape "
                 f"{tuple(shared[0].shape)} by keyword, or one that has no entry for each of the "
                 f"{records} records. No per-record rule knows this layer: pass "
-                "tensors by position, records first, or register them as buffers"
+                "tensors by position, records first, or register them as buffers (and leave out the initial state of "
+                "an RNN: it is zero anyway)"
             )
 
     def terms(self, call: Call) -> dict[str, Tensor]:

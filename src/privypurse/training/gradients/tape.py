@@ -152,6 +152,7 @@ class Recorder:
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
+            _refuse_packed(module, inputs)
             call = Call(module, rule, names, tree_map(_detached, tuple(inputs)), options, open=tape.open)
             tape.calls.append(call)
             several = output if isinstance(output, tuple) else (output,)
@@ -255,3 +256,11 @@ def _kept_secret(key: bytes, device: torch.device) -> Iterator[None]:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
+
+
+def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    if any(isinstance(value, nn.utils.rnn.PackedSequence) for value in inputs):
+        raise InvalidInput(
+            f"a {type(module).__name__} was given a PackedSequence, whose rows are of several records at once; give "
+            "it the padded tensor, pick each record's last place from the output with gather, and mask the loss"
+        )

@@ -35,8 +35,10 @@ class Crossing(torch.autograd.Function):
         if ctx.kind != ctx.drawn.reduction:
             raise InvalidInput(
                 f'this loss is a {ctx.kind} over records, but make_private was told loss_reduction="'
-                f'{ctx.drawn.reduction}", so gradients would be scaled by how many were drawn; pass loss_reduction='
-                f'"{ctx.kind}" to make_private, or call optimizer.backward(losses) with one loss for each record'
+                f'{ctx.drawn.reduction}", so gradients would be scaled by how many were drawn. Take '
+                f".{ctx.drawn.reduction}() over one loss for each record, or call optimizer.backward(losses). "
+                f'(loss_reduction="{ctx.kind}" fits if the loss is meant as a {ctx.kind}; never divide it by '
+                "len(batch) or by a count read off the batch: then who was drawn decides about everybody's gradient)"
             )
         ctx.drawn.crossed = True
         torch.autograd.Variable._execution_engine.queue_callback(ctx.drawn.close)
