@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from privypurse.errors import PrivyPurseError
+from privypurse.errors import InvalidInput, PrivyPurseError
 from reproductions import report, results, specs
 
 
@@ -30,7 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--minutes", type=float, default=None, help="stop after so many; call it again to go on")
     run.add_argument("--features", type=Path, default=Path("data/features"), help="where features are kept")
     run.set_defaults(act=_run)
-    show = acts.add_parser("show", help="what a table's choice has come to")
+    show = acts.add_parser(
+        "show", help="what was chosen for a table, and its row of the headline once it is complete"
+    )
     show.add_argument("table")
     show.set_defaults(act=_show)
     table = acts.add_parser("table", help="write the headline table from the results")
@@ -58,6 +60,10 @@ def _show(asked: argparse.Namespace) -> int:
     for method in spec.methods:
         chosen = choice.chosen(method)
         print(f"{method}: validation {chosen.score:.2f}, average {chosen.decay}, {chosen.settings.plain()}")
+    try:
+        print(report.headline([report.finished(spec, asked.results)]), end="")
+    except InvalidInput as missing:
+        print(missing)
     return 0
 
 

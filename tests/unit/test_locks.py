@@ -372,6 +372,7 @@ def test_a_checkpoint_has_its_name_on_disk_before_the_run_goes_on(
 ) -> None:
     """A power failure undoes a rename that the folder does not know of."""
     import torch
+
     folder, events = tmp_path / "run", []
     sync, replace = os.fsync, os.replace
 
