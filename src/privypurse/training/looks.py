@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import Dataset
 
 from privypurse.arrays import FloatArray, IntArray
@@ -150,4 +150,4 @@ def moved(data: Any, device: torch.device) -> list[Any]:
     """The inputs and the label of a batch, on the device."""
     if not isinstance(data, list | tuple) or len(data) < 2:
         raise InvalidInput("the dataset must give (input, label), or several inputs and then a label")
-    return [value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in data]
+    return [tree_map_only(Tensor, lambda tensor: tensor.to(device, non_blocking=True), value) for value in data]

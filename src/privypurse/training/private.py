@@ -298,6 +298,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return self.inner.defaults
 
     @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch's GradScaler asks first."""
+        raise InvalidInput(
+            "a GradScaler scales losses up, and gradients would be clipped as if they were so large; leave it out: "
+            "call loss.backward() and optimizer.step(), and autocast in bfloat16, which needs none"
+        )
+
+    @property
     def steps_taken(self) -> int:
         """Steps of the plan that were released."""
         return self._attendance.run.steps_taken

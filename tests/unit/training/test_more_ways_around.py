@@ -352,3 +352,126 @@ def test_what_the_loop_draws_is_the_same_if_a_step_is_begun_again() -> None:
         raise AssertionError
 
     assert torch.equal(drawn(), drawn())
+
+
+# --- Ordinary programs ----------------------------------------------------------------------------------------
+
+
+class Attending(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.last = how, nn.Linear(2, 1)
+        self.layer: Any = {
+            "encoder": lambda: nn.TransformerEncoderLayer(2, 1, 4, batch_first=True),
+            "heads": lambda: nn.MultiheadAttention(2, 1, batch_first=True),
+            "time first": lambda: nn.MultiheadAttention(2, 1),
+            "lstm": lambda: nn.LSTM(2, 2, batch_first=True, num_layers=2),
+            "gru": lambda: nn.GRU(2, 1, batch_first=True, bidirectional=True),
+            "last state": lambda: nn.LSTM(2, 2, batch_first=True),
+        }.get(how, nn.Identity)()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(len(x), -1, 2)
+        padded = x[..., 0] > 2.5
+        padded = padded & padded.new_ones(x.shape[1]).index_fill(0, torch.tensor([0]), False)
+        if self.how == "product":
+            x = F.scaled_dot_product_attention(x, x, x, attn_mask=~padded.unsqueeze(1))
+        elif self.how == "encoder":
+            x = self.layer(x, src_key_padding_mask=padded)
+        elif self.how == "heads":
+            x = self.layer(x, x, x, key_padding_mask=padded)[0]
+        elif self.how == "time first":
+            x = self.layer(x.transpose(0, 1), x.transpose(0, 1), x.transpose(0, 1))[0].transpose(0, 1)
+        else:
+            out, state = self.layer(x)
+            x = state[0][-1].unsqueeze(1) if self.how == "last state" else out
+        return self.last(x)[:, -1]  # type: ignore[no-any-return]
+
+
+TEACHERS = ["product", "encoder", "heads", "time first", "lstm", "gru", "last state"]
+
+
+@pytest.mark.parametrize("how", TEACHERS)
+def test_a_frozen_teacher_beside_the_model_is_followed(how: str) -> None:
+    torch.manual_seed(0)
+    teacher = Attending(how).eval()
+
+    def step(model: nn.Module, _: Any, x: Tensor, y: Tensor) -> None:
+        with torch.no_grad():
+            target = teacher(x)
+        F.mse_loss(model(x), target).backward()
+
+    assert moved(step) <= 1.0
+
+
+def test_a_teacher_that_pays_attention_to_other_records_is_not() -> None:
+    teacher = nn.MultiheadAttention(FEATURES, 1).eval()  # takes (records, 1, features) for one sequence
+
+    def step(model: nn.Module, _: Any, x: Tensor, y: Tensor) -> None:
+        with torch.no_grad():
+            target = teacher(x.unsqueeze(1), x.unsqueeze(1), x.unsqueeze(1))[0][:, 0, :1]
+        F.mse_loss(model(x), target).backward()
+
+    def by_product(model: nn.Module, _: Any, x: Tensor, y: Tensor) -> None:
+        with torch.no_grad():
+            target = F.scaled_dot_product_attention(x, x, x)[:, :1]
+        F.mse_loss(model(x), target).backward()
+
+    refused("several records", step)
+    refused("several records", by_product)
+
+
+def test_grad_scaler_is_refused_with_a_mend() -> None:
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> None:
+        scaler.scale(model(x).square().mean()).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+
+    refused("leave it out", step)
+
+
+class Tempered(nn.Module):
+    """A learned number without dimensions, and inputs by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.temperature = linear(), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Any) -> Tensor:
+        return self.layer(x["x"] if isinstance(x, dict) else x) * self.temperature  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("people_of", [1, 2])
+def test_a_single_number_may_be_learned(people_of: int) -> None:
+    x, y = people()
+    n, ids = len(x), np.arange(len(x)) // people_of
+    budgets = pp.Budgets(np.ones(n), delta=1e-3, person=ids)
+    plan = pp.plan(budgets, "uniform", steps=1, batch_size=len(set(ids)), clip_norm=CLIP)
+    model = Tempered()
+    pp.train(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        TensorDataset(x, y),
+        plan,
+        lambda out, y: (out[:, 0] - y).square(),
+        person=ids,
+    )
+    assert model.temperature.item() != 1.5
+    assert moved(_plain, Tempered) <= 1.0
+
+
+class Named(Dataset[Any]):
+    def __len__(self) -> int:
+        return OTHERS + 1
+
+    def __getitem__(self, number: int) -> Any:
+        x, y = people()
+        return {"x": x[number]}, y[number]
+
+
+def test_train_takes_inputs_by_name() -> None:
+    n, model = OTHERS + 1, Tempered()
+    plan = pp.plan(pp.Budgets(np.ones(n), delta=1e-5), "uniform", steps=2, batch_size=n, clip_norm=CLIP)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert pp.train(model, optimizer, Named(), plan, lambda out, y: (out[:, 0] - y).square()).steps == 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import precision
@@ -123,7 +123,7 @@ def _squares_of_units(calls: list[tuple[Call, str]], owner: Tensor, counts: Tens
         while last < units and (last == unit or (end - begin + sizes[last]) * size <= _MATERIALISED):
             end += sizes[last]
             last += 1
-        full = _added(calls, slice(begin, end)).flatten(1)
+        full = _added(calls, slice(begin, end)).unsqueeze(-1).flatten(1)
         sums = torch.zeros((last - unit, size), dtype=full.dtype, device=full.device)
         parts.append(square_sum(sums.index_add_(0, owner[begin:end] - unit, full)))
         begin, unit = end, last
@@ -215,7 +215,7 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, look: bool = Tru
     Without ``look`` it is not looked at again: for a loop that has looked before.
     """
     inputs = x if isinstance(x, tuple) else (x,)
-    records = inputs[0].shape[0]
+    records = next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
     tape = Tape(records)
     output = recorder.forward(tape, *inputs)
     losses = loss_fn(output, y)

@@ -50,7 +50,7 @@ def square_sum(values: Tensor) -> Tensor:
     the sum of two million squares, where sum(), which adds in pairs, loses 1e-7. On a GPU vector_norm adds in pairs
     too, and reads the values once where squaring them first reads and writes them again.
     """
-    each = values.flatten(1)
+    each = values.unsqueeze(-1).flatten(1)  # a parameter may be a single number
     found = torch.linalg.vector_norm(each, dim=1).square() if values.is_cuda else each.square().sum(dim=1)
     # Squares below the smallest number are lost; so as never to be too small, all are counted as if they were.
     return found + each.shape[1] * torch.finfo(each.dtype).tiny

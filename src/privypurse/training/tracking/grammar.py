@@ -19,7 +19,7 @@ from torch import Tensor
 
 from privypurse.errors import InvalidInput
 from privypurse.training.looks import undisturbed
-from privypurse.training.tracking import indexing, names, pointwise, shapes
+from privypurse.training.tracking import indexing, layers, names, pointwise, shapes
 from privypurse.training.tracking.crossing import MEND
 from privypurse.training.tracking.losses import LOSSES
 from privypurse.training.tracking.operation import Operation
@@ -65,6 +65,9 @@ RULES: dict[str, Rule] = {
     **_all(("matmul", "mm", "bmm", "mv"), pointwise.multiplied),
     "linear": pointwise.linear,
     "einsum": pointwise.einsum,
+    "scaled_dot_product_attention": layers.attention,
+    "multi_head_attention_forward": layers.attention_of_heads,
+    **_all(("lstm", "gru", "rnn_tanh", "rnn_relu"), layers.recurrent),
     "one_hot": pointwise.one_hot,
     "embedding": pointwise.looked_up,
     "layer_norm": pointwise.normalised,
