@@ -371,9 +371,12 @@ class Plan:
         ids, owner = applied(self.roll, person, "plan")
         return self._for_others(owner=owner, person=ids)
 
-    def sealed(self, table: Path) -> Plan:
-        """The same plan, bound to the rows of this file, byte for byte: for plans without ids."""
-        return self._for_others(seal=Seal.of(table))
+    def sealed(self, seal: Seal) -> Plan:
+        """The same plan, bound to the rows of a file, byte for byte: for plans without ids.
+
+        Make the seal as the budgets are read: in the minutes that planning takes the file may be replaced.
+        """
+        return self._for_others(seal=seal)
 
     def _for_others(self, **changes: Any) -> Plan:
         """With other records, and the same levels: it costs what it cost before."""

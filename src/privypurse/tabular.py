@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,28 @@ class Columns(Protocol):
     def numbers(self, column: str) -> FloatArray: ...
     def labels(self, column: str) -> AnyArray: ...
     def where(self, column: str) -> Callable[[int], str]: ...
+
+
+@contextmanager
+def unchanged(path: Path) -> Iterator[None]:
+    """For reading a table more than once: raise if it was written to or replaced meanwhile.
+
+    Rows of one table with the budgets of another would go to the wrong people.
+    """
+    before = _state(path)
+    yield
+    if _state(path) != before:
+        raise InvalidInput(
+            f"{path} changed while it was being read, so nothing was done; try again once nobody writes to it"
+        )
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def open_columns(path: Path) -> Columns:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib
 import json
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,3 +223,61 @@ def test_a_default_delta_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(capsys.readouterr().out.split())
     assert "which is the default" not in said
     assert "warning: δ = 0.001 is not below 1/4,000" in said
+
+
+# ------------------------------------------------------------------------------ a table that is written meanwhile
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """While that function runs, somebody writes the same people's rows in another order."""
+    module, _, function = name.rpartition(".")
+    real = getattr(importlib.import_module(module), function)
+
+    def slow(*args: Any, **named: Any) -> Any:
+        found = real(*args, **named)
+        write(IDS[::-1])
+        return found
+
+    monkeypatch.setattr(name, slow)
+
+
+def test_a_table_replaced_while_a_plan_is_made_does_not_fit_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealed after planning, the plan of the old rows would fit the new ones, and about half of all be overdrawn."""
+    with monkeypatch.context() as patched:
+        meanwhile(patched, "privypurse.plan")
+        planned()
+    code, said = trained(capsys, person="")
+    assert code == 2
+    assert "these are others, or in another order" in said
+    write(IDS)
+    assert trained(capsys, person="")[0] == 0
+
+
+@pytest.mark.parametrize("read", ["inputs_of", "plan_of"])
+@pytest.mark.parametrize("by", ["plan", "budgets"])
+def test_a_table_replaced_while_a_run_reads_it_is_refused(
+    read: str, by: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features of the old rows would be trained at the rates of the new ones."""
+    planned()
+    made = CONFIG.format(person="", more="")
+    if by == "budgets":
+        made = made.replace('plan = "plan.json"', "") + '[budgets]\nepsilon = "epsilon"\n'
+        made += '[plan]\nmethod = "sample"\nsteps = 5\nbatch_size = 400\n'
+    Path("config.toml").write_text(made, encoding="utf-8")
+    meanwhile(monkeypatch, f"privypurse.runs.running.{read}")
+    assert main(["train", "config.toml"]) == 2
+    said = capsys.readouterr().err
+    assert "changed while it was being read" in said or "these are others" in said
+    assert not Path("out/model.pt").exists()
+
+
+def test_a_table_replaced_while_a_question_reads_it_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile(monkeypatch, "privypurse.queries.files.read_table")
+    assert main(["query", "people.csv", "count", "--noise", "30"]) == 2
+    assert "changed while it was being read" in capsys.readouterr().err
+    assert not Path("people.csv.purses").exists()

@@ -14,6 +14,7 @@ from privypurse.assignment import METHODS, Exclude, Method
 from privypurse.budgets import DEFAULT_DELTA
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
+from privypurse.roll import Seal
 
 SHORT = "from everyone's ε to a certified training plan"
 LONG = """\
@@ -89,14 +90,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         if options.method != "exclude":
             raise pp.InvalidInput(f"--threshold is for --method exclude, not {options.method}")
         method = Exclude(threshold=options.threshold)
-    budgets = pp.Budgets.read(
-        options.table,
-        epsilon=options.epsilon,
-        level=options.level,
-        levels=options.levels,
-        delta=DEFAULT_DELTA if options.delta is None else options.delta,
-        person=options.person,
-    )
+    budgets, seal = _read(options)
     with bar(console, "certifying") as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: the plan's facts say it
         plan = pp.plan(
@@ -111,13 +105,30 @@ def run(options: argparse.Namespace, console: Console) -> None:
             progress=progress,
         )
         plan.spent_by_level(progress=progress)
-    if plan.roll is None:
-        plan = plan.sealed(Path(options.table))
+    if seal is not None:
+        plan = plan.sealed(seal)
     if options.delta is None:
         console.print(default_delta("--delta"), highlight=False)
     show_plan(plan, console)
     plan.save(options.out)
     console.print(f"written to {as_it_is(options.out)}", highlight=False)
+
+
+def _read(options: argparse.Namespace) -> tuple[pp.Budgets, Seal | None]:
+    """The budgets, and without ids what binds them to the file as it was read."""
+    from privypurse.tabular import unchanged
+
+    table = Path(options.table)
+    with unchanged(table):
+        budgets = pp.Budgets.read(
+            table,
+            epsilon=options.epsilon,
+            level=options.level,
+            levels=options.levels,
+            delta=DEFAULT_DELTA if options.delta is None else options.delta,
+            person=options.person,
+        )
+        return budgets, Seal.of(table) if budgets.person is None else None
 
 
 def _check_out(out: Path, table: Path) -> None:

@@ -111,12 +111,15 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     from privypurse.queries import Analyst
     from privypurse.queries.files import read_table
+    from privypurse.tabular import unchanged
 
-    table = read_table(options.table)
+    with unchanged(Path(options.table)):
+        table = read_table(options.table)
+        budgets = _budgets(options, table)
     purses = options.purses or _beside(Path(options.table))
     if Path(purses).resolve() == Path(options.table).resolve():
         raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
-    budgets, opened = _budgets(options, table), not Path(purses).exists()
+    opened = not Path(purses).exists()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # said below, in red
         analyst = Analyst(table, budgets, purses=purses, seed=options.seed)

@@ -12,6 +12,7 @@ from privypurse.assignment import Exclude, Method, plan
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
+from privypurse.roll import Seal
 from privypurse.runs.config import FromColumns, NewPlan, RunConfig, Simulated, Table
 
 
@@ -27,10 +28,10 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -
         _refuse_others(made, config, budgets)
         return made
     assert budgets is not None
-    fresh = _made(config.plan, budgets, progress)
-    if fresh.roll is None and isinstance(config.data, Table):
-        return fresh.sealed(config.data.path)
-    return fresh
+    if budgets.person is not None or not isinstance(config.data, Table):
+        return _made(config.plan, budgets, progress)
+    seal = Seal.of(config.data.path)  # before planning, which takes a while
+    return _made(config.plan, budgets, progress).sealed(seal)
 
 
 def _refuse_others(made: Plan, config: RunConfig, budgets: Budgets | None) -> None:

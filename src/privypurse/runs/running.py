@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,13 +15,14 @@ from torch.utils.data import TensorDataset
 from privypurse.accounting import Progress
 from privypurse.plans import Plan
 from privypurse.runs import results
-from privypurse.runs.config import BuiltIn, RunConfig
+from privypurse.runs.config import BuiltIn, RunConfig, Table
 from privypurse.runs.evaluation import Score, score
 from privypurse.runs.inputs import Part, inputs_of
 from privypurse.runs.models import model_of
 from privypurse.runs.optimizers import optimizer_of
 from privypurse.runs.planning import plan_of
 from privypurse.spending import Spending
+from privypurse.tabular import unchanged
 from privypurse.training.devices import device_of
 from privypurse.training.following import Individual
 from privypurse.training.loop import train
@@ -56,12 +58,14 @@ def run(
     settings = config.training
     device = device_of(settings.device)
     results.check_out(settings.out)  # said before the work, not after it
-    inputs = inputs_of(config.data)
-    if settings.seed is not None:
-        torch.manual_seed(settings.seed)
-    model = model_of(config.model, inputs.shape, inputs.classes).to(device)
-    optimizer = optimizer_of(config.optimizer, model)
-    plan = plan_of(config, len(inputs.train), certifying).for_records(inputs.train.person)
+    # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
+    with unchanged(config.data.path) if isinstance(config.data, Table) else nullcontext():
+        inputs = inputs_of(config.data)
+        if settings.seed is not None:
+            torch.manual_seed(settings.seed)
+        model = model_of(config.model, inputs.shape, inputs.classes).to(device)
+        optimizer = optimizer_of(config.optimizer, model)
+        plan = plan_of(config, len(inputs.train), certifying).for_records(inputs.train.person)
     plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
     planned(plan)
     results.make(settings.out)
