@@ -179,6 +179,47 @@ def test_a_loss_of_what_was_kept_on_the_way_is_refused() -> None:
     refused("past the model's output", step, Probed)
 
 
+# --- What comes back ------------------------------------------------------------------------------------------
+
+
+class OfNormOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> Tensor:
+        return 0.6 * gradient[0] / gradient[0].norm()
+
+
+class Backwards(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.how = nn.Linear(FEATURES, FEATURES, bias=False), how
+        self.last = linear().requires_grad_(False)
+        nn.init.eye_(self.first.weight)
+        if how == "hook of a module":
+            self.last.register_full_backward_hook(lambda _, given, __: (0.6 * given[0] / given[0].norm(),))
+        if how == "each by itself":
+            self.last.register_full_backward_hook(lambda _, given, __: (given[0].clamp(-0.1, 0.1),))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.how == "hook of a tensor" and x.requires_grad:
+            x.register_hook(lambda gradient: 0.6 * gradient / gradient.norm())
+        return self.last(OfNormOne.apply(x) if self.how == "function" else x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("how", ["hook of a module", "hook of a tensor", "function"])
+def test_gradients_that_mix_on_their_way_back_are_refused(how: str) -> None:
+    """9.7 clip norms."""
+    refused("gradient that comes back to layer first", _plain, lambda: Backwards(how))
+
+
+def test_gradients_may_be_clipped_one_by_one() -> None:
+    assert moved(_plain, lambda: Backwards("each by itself")) <= 1.0
+
+
 # --- Numbers that somebody knows ------------------------------------------------------------------------------
 
 

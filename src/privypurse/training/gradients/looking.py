@@ -22,6 +22,8 @@ from privypurse.training.keying import keyed, states
 # entry. First in full floats, then where shorter ones may enter.
 _SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
 
+_LOUD = 1000.0  # instead of about 1: what a loud record's losses weigh
+
 Seen = list[tuple[str, Tensor]]
 """What every watched layer gave, and the model at the end."""
 Given = tuple[tuple[Any, ...], dict[str, Any]]
@@ -34,7 +36,8 @@ def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], r
     Two records go through alone: rows are counted, and compared where nothing is drawn. Then half of the records,
     chosen at random, are kept, and the others replaced by copies of them; then the other way round. Rows that were
     kept must not change, nor what the model holds afterwards. Everything is as in training, without gradients, but
-    for dropout, which is off; whatever else draws, draws the same numbers each time, since shapes are the same.
+    for dropout, which is off; whatever else draws, draws the same numbers each time, since shapes are the same. Then
+    gradients: what comes back to half of the records must not change when the losses of the others weigh more.
     """
     if records < 2:
         return
@@ -52,6 +55,9 @@ def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], r
             _refuse_mixing(whole, other, kept)
             _refuse_memory(left.other_than(left_now))
             _refuse_shared_copies(recorder, given, kept, records)
+        kept, others = halves(records)
+        quiet, loud = (trial.back(given, records, rows) for rows in (others[:0], others))
+        _refuse_mixed_gradients(quiet, loud, kept)
 
 
 class _Trial:
@@ -80,6 +86,39 @@ class _Trial:
         wrong = ~((now == self._before) | (now.isnan() & self._before.isnan())).all(dim=1)
         _refuse_memory([name for (name, _), bad in zip(self._parameters, wrong.tolist(), strict=True) if bad])
         return seen, left
+
+    def back(self, given: Given, records: int, louder: Tensor) -> Seen:
+        """What comes back to every layer if these records' losses weigh more; nothing where it cannot be asked."""
+        recorder, tape, key = self._recorder, Tape(records), self._recorder.key
+        recorder.key = None
+        try:
+            with torch.enable_grad(), keyed(self._key, self._device):
+                output = recorder.forward(tape, *given[0], **given[1])
+                recorder.refuse_strangers(output)  # before something comes back to them
+                found = [leaf for leaf in tree_leaves(output) if counts_records(leaf, records)]
+                leaves = [leaf for leaf in found if leaf.requires_grad]
+                weights = [torch.randn_like(leaf).index_fill(0, louder.to(leaf.device), _LOUD) for leaf in leaves]
+                if not leaves:
+                    return []
+                torch.autograd.backward([(leaf * each).sum() for leaf, each in zip(leaves, weights, strict=True)])
+        except InvalidInput:
+            return []  # a loss of everything that the model gives is not what will be asked
+        finally:
+            recorder.key = key
+            self._memory.restore()
+        return [(call.path, value) for call in tape.finished() for value in (*call.kept.values(), call.back)]
+
+
+def _refuse_mixed_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
+    """Raise if what comes back to these records changes with what comes back to others."""
+    for (name, one), (_, two) in zip(quiet, loud, strict=False):
+        index = rows.to(one.device)
+        if one.shape == two.shape and _differ(one[index], two[index], _tolerance(one)):
+            raise InvalidInput(
+                f"the gradient that comes back to layer {name} for a record changes with that of other records, so "
+                "clipping would bound nothing (rule 12): a hook or an autograd.Function behind it computes over "
+                "records, as by a norm of the whole gradient. Take it out; clipping is done here, for each person"
+            )
 
 
 def _refuse_shared_copies(recorder: Recorder, given: Given, kept: Tensor, records: int) -> None:
