@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import importlib
 import json
@@ -281,3 +282,32 @@ def test_a_table_replaced_while_a_question_reads_it_is_refused(
     assert main(["query", "people.csv", "count", "--noise", "30"]) == 2
     assert "changed while it was being read" in capsys.readouterr().err
     assert not Path("people.csv.purses").exists()
+
+
+def test_a_full_disk_ends_a_run_with_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No traceback, and no step that was not counted."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    planned("--person", "id")
+    monkeypatch.setattr("privypurse.training.journal.Journal._count", full)
+    code, said = trained(capsys, more='checkpoint = "kept"')
+    assert code == 2
+    assert "No space left on device: stopped; steps that were taken stay counted" in said
+    assert not Path("out/model.pt").exists()
+
+
+def test_what_a_plan_says_gives_the_terminal_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    planned("--person", "id")
+    content = json.loads(Path("plan.json").read_text(encoding="utf-8"))
+    content.pop("sha256")
+    content["notes"] = ["\x1b[31mred \x9b2J [bold]as it is[/]"]
+    content["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    Path("plan.json").write_text(json.dumps(content), encoding="utf-8")
+    code, said = trained(capsys)
+    assert code == 0
+    assert "\ufffd[31mred \ufffd2J [bold]as it is[/]" in said
+    assert not {"\x1b", "\x9b"} & set(said)

@@ -14,6 +14,8 @@ import privypurse as pp
 from privypurse import summaries
 from privypurse.budgets import DEFAULT_DELTA
 
+_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
 
 def show_plan(plan: pp.Plan, console: Console) -> None:
     """The table by level, with what holds for all above it and what is promised below."""
@@ -61,5 +63,5 @@ def bar(console: Console, what: str, patience: float = 1.0) -> Iterator[Callable
 
 
 def as_it_is(text: str) -> str:
-    """Text as it is: square brackets are no mark-up."""
-    return text.replace("[", "\\[")
+    """Text as it is: square brackets are no mark-up, and a file's text gives the terminal no commands."""
+    return text.translate(_CONTROL).replace("[", "\\[")

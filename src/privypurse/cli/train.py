@@ -92,6 +92,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
             finished = running.run(config, certifying=certifying, planned=planned, bar=True)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_stopped(config.training.checkpoint)) from None
+        except OSError as error:  # a full disk: a step that cannot be counted is not taken
+            raise pp.PrivyPurseError(f"{error}: {_stopped(config.training.checkpoint)}") from None
     _show(finished, config.training.seed, console)
 
 
