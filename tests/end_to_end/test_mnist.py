@@ -13,6 +13,7 @@ from privypurse import datasets
 from privypurse.networks import TramerBoneh
 
 
+@pytest.mark.slow
 @pytest.mark.needs("data/MNIST")
 def test_a_private_model_learns_mnist() -> None:
     images = datasets.mnist()

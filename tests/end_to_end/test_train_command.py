@@ -142,6 +142,7 @@ def counted(journal):
     return int(lines[-1].split()[1]) if lines else 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_between_steps_and_the_same_command_goes_on():
     rows = [f"{i % 7 / 7:.3f},{'yes' if i % 7 > 3 else 'no'},2" for i in range(60)]
     Path("people.csv").write_text("x,answer,epsilon\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -247,6 +248,7 @@ def test_help_teaches(capsys):
         assert word in text
 
 
+@pytest.mark.slow
 def test_the_demo_trains_four_ways():
     done = call("demo", "--steps", "40", "--runs", "2", "--accountant", "rdp")
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,7 +11,7 @@ from reproductions import data, features, report, results, specs
 from reproductions.__main__ import main
 from reproductions.running import Where, run
 
-pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")]
 
 RAW = """
 title = "Tiny"

@@ -53,6 +53,7 @@ def test_absent_or_altered_files_are_named(empty_folder) -> None:
 # ------------------------------------------------------------------------------------------------------ CIFAR-10
 
 
+@pytest.mark.slow
 @pytest.mark.needs("data/cifar10", "images")
 def test_cifar10_is_what_everybody_trains_on() -> None:
     images = datasets.cifar10()
@@ -137,6 +138,7 @@ def test_svhn_accepts_the_published_files_only(house_numbers, empty_folder) -> N
         datasets.svhn(house_numbers[2])
 
 
+@pytest.mark.slow
 @pytest.mark.needs("data/svhn", "images")
 def test_rebuilt_svhn_has_the_published_order_and_counts() -> None:
     images = datasets.svhn_rebuilt()

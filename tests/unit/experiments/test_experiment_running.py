@@ -17,6 +17,8 @@ from privypurse.experiments import inputs, report, running, specs
 from privypurse.experiments.cells import check, run_cell
 from privypurse.experiments.inputs import epsilon_of
 
+pytestmark = pytest.mark.slow  # of the papers' tables, which no promise hangs on
+
 # One of each kind: plans, rounds, groups, full batches with a filter, individual accounting, plain training.
 KINDS = [
     "heo-table-1-mnist",
