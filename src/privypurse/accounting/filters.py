@@ -198,7 +198,10 @@ class Filter:
 def _zcdp_within(epsilon: FloatArray, delta: FloatArray) -> FloatArray:
     """A ρ that gives (ε, δ): the best over a fine grid of orders, each of which proves its own."""
     centre = 2 * np.log(1 / delta) / np.maximum(epsilon, 1e-12)
-    orders = 1 + centre[:, None] * np.geomspace(1e-2, 1e2, 2001)
+    shares = np.geomspace(1e-2, 1e2, 2001)
+    # Where ε is small beside δ the best order is small too, and ε hangs on it more.
+    small = np.broadcast_to(np.geomspace(5, 500, 4001), (centre.size, 4001))
+    orders = 1 + np.concatenate([centre[:, None] * shares, small], axis=1)
     return np.asarray((renyi_purse(orders, epsilon[:, None], delta[:, None]) / orders).max(axis=1) / _UP)
 
 
