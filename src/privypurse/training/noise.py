@@ -49,9 +49,8 @@ class GridNoise:
         if stream is not None:
             stream.to_noisy_grid(values, 1.0 / self.step, self.deviation / self.step)
             return
-        values.mul_(
-            1.0 / self.step
-        ).round_()  # exact but for the rounding, in any precision: the step is a power of two
+        # The step is a power of two, so that nothing but the rounding changes a digit, in any precision.
+        values.mul_(1.0 / self.step).round_()
         if source is not None:
             noise = source.normal(values.numel(), values.device, self.deviation / self.step)
             values.copy_(noise.round_().add_(values.to(noise.dtype)))
