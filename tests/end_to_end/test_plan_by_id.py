@@ -37,10 +37,10 @@ lr = 0.1
 out = "out"
 {more}
 """
-PLAN = ["--steps", "5", "--batch-size", "400"]
+PLAN = ["--steps", "5", "--batch-size", "400", "--accountant", "rdp"]  # quick; whose it is, is the same
 rng = np.random.default_rng(0)
 IDS = [f"C{k:04d}" for k in range(PEOPLE)]
-EPSILON = dict(zip(IDS, np.where(np.arange(PEOPLE) % 20 < 11, 0.25, 10.0).tolist(), strict=True))
+EPSILON = dict(zip(IDS, np.where(np.arange(PEOPLE) % 20 < 11, 0.5, 5.0).tolist(), strict=True))
 ROWS = {who: (f"{x:.3f}", "yes" if x > 0.5 else "no") for who, x in zip(IDS, rng.uniform(size=PEOPLE), strict=True)}
 
 
@@ -82,13 +82,13 @@ def overdrawn() -> tuple[int, float]:
 
 
 def test_rows_in_another_order_overdraw_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    """By row: about half of all people, by up to 40 times what they granted."""
+    """By row: about half of all people, by up to ten times what they granted."""
     planned("--person", "id")
     order = shuffled()
     write(order)
     by_row = pp.Plan.load("plan.json").spent() / np.array([EPSILON[who] for who in order])
     assert (by_row > 1).sum() > 900
-    assert by_row.max() > 35
+    assert by_row.max() > 8
     code, said = trained(capsys)
     assert (code, *overdrawn()[:1]) == (0, 0), said
     assert overdrawn()[1] > 0.9
@@ -155,7 +155,7 @@ def test_a_plan_without_ids_holds_for_its_file_alone(change: str, capsys: pytest
 
 def test_a_plan_that_a_run_wrote_is_bound_too(capsys: pytest.CaptureFixture[str]) -> None:
     text = CONFIG.format(person="", more="").replace('plan = "plan.json"\n', "")
-    made = text + '\n[budgets]\nepsilon = "epsilon"\n[plan]\nsteps = 5\nbatch_size = 400\n'
+    made = text + '\n[budgets]\nepsilon = "epsilon"\n[plan]\nsteps = 5\nbatch_size = 400\naccountant = "rdp"\n'
     Path("config.toml").write_text(made, encoding="utf-8")
     assert main(["train", "config.toml"]) == 0
     assert "δ = 1e-05 for everyone, which is the default" in " ".join(capsys.readouterr().out.split())
@@ -184,7 +184,7 @@ def test_plan_and_table_have_to_agree_on_ids(case: str, capsys: pytest.CaptureFi
 
 def test_a_plan_of_plain_arrays_says_not_whose_rows_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     budgets = pp.Budgets(list(EPSILON.values()))
-    pp.plan(budgets, steps=5, batch_size=400).save("plan.json")
+    pp.plan(budgets, steps=5, batch_size=400, accountant="rdp").save("plan.json")
     code, said = trained(capsys, person="")
     assert code != 0
     assert "does not say whose rows it is for" in said
@@ -266,7 +266,7 @@ def test_a_table_replaced_while_a_run_reads_it_is_refused(
     made = CONFIG.format(person="", more="")
     if by == "budgets":
         made = made.replace('plan = "plan.json"', "") + '[budgets]\nepsilon = "epsilon"\n'
-        made += '[plan]\nmethod = "sample"\nsteps = 5\nbatch_size = 400\n'
+        made += '[plan]\nmethod = "sample"\nsteps = 5\nbatch_size = 400\naccountant = "rdp"\n'
     Path("config.toml").write_text(made, encoding="utf-8")
     meanwhile(monkeypatch, f"privypurse.runs.running.{read}")
     assert main(["train", "config.toml"]) == 2

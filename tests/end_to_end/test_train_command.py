@@ -48,6 +48,7 @@ def score_of(folder, some):
     return (out.argmax(1) == labels).mean(), (np.logaddexp(out[:, 0], out[:, 1]) - right).mean()
 
 
+@pytest.mark.slow
 def test_the_example_trains_as_it_stands_but_for_its_size(capsys):
     assert cli.main(["train", "--example"]) == 0
     example = capsys.readouterr().out

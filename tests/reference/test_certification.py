@@ -86,7 +86,7 @@ def peer_pld(rate: float, sigma: float, steps: int, delta: float, pessimistic: b
 
 
 @given(shape=shapes())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_rdp_plans(shape: dict) -> None:
     is_right_by_rdp(shape)
 

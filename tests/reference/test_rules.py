@@ -114,7 +114,7 @@ def rate_of_first(epsilon: list[float], **arguments: object) -> float:
     return float(pp.plan(pp.Budgets(epsilon, delta=1e-5), "sample", steps=300, batch_size=1, **arguments).rates[0])
 
 
-@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.slow)])
 def test_with_fixed_noise_nobody_elses_budget_moves_my_rate(accountant: str) -> None:
     rng = np.random.default_rng(3)
     crowds = [[1.3], [1.3, 0.7], [1.3, *rng.uniform(0.3, 8.0, 50)], [1.3, *rng.uniform(1.2, 1.4, 40)]]

@@ -59,6 +59,7 @@ def test_between_the_peers_bounds(rate, sigmas, counts, delta):
         assert mine <= peer(row, rate, sigmas, delta, pessimistic=True) * 1.003 + 1e-6
 
 
+@pytest.mark.slow
 @given(
     rate=st.floats(math.log(1e-4), 0).map(math.exp),
     sigmas=st.lists(st.floats(math.log(0.5), math.log(50)).map(math.exp), min_size=1, max_size=3),
@@ -74,6 +75,7 @@ def test_never_below_the_peers_optimistic_bound(rate, sigmas, seed, most, delta)
     assert peer(counts[0], rate, sigmas, delta, pessimistic=False) <= ours
 
 
+@pytest.mark.slow
 @given(
     rate=st.floats(math.log(1e-4), 0).map(math.exp),
     sigmas=st.lists(st.floats(math.log(0.5), math.log(50)).map(math.exp), min_size=1, max_size=4),

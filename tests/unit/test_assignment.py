@@ -501,7 +501,7 @@ small_batches = given(
 
 
 @small_batches
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @LARGE_DELTAS
 def test_small_batches_of_many_people_never_overspend(people, batch, steps, levels, delta, accountant):
     nobody_overspends(people, batch, steps, levels, delta, accountant)

@@ -92,6 +92,7 @@ def test_a_client_that_declines_has_seen_the_round(tmp_path: Path) -> None:
         np.testing.assert_allclose(client.spent().against_public, RDP().epsilons(full, 1e-3), rtol=1e-9)
 
 
+@pytest.mark.needs("data/heart_disease")
 def test_on_flower_rounds_count_that_a_client_never_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A federation whose server never asks anybody: the rows at its end are those of all rounds all the same."""
     terms = replace(TERMS, rounds=3, most_joined=3)

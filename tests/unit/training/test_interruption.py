@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,14 @@ from privypurse.training.interruption import undivided
 torch.set_num_threads(1)
 LOSS = partial(F.cross_entropy, reduction="none")
 STEPS = 9
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A shell gives a command in the background one that ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Interrupted(torch.optim.SGD):

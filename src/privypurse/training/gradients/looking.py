@@ -22,6 +22,10 @@ from privypurse.training.keying import keyed, states
 # entry. First in full floats, then where shorter ones may enter.
 _SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
 
+# Passes of one shape add up in one order, so that even short floats come out the same for a record that stands beside
+# others. On average over all entries they may differ by these shares: of what records differ by, and of their size.
+_SAME_ON_AVERAGE = (1e-3, 1e-4)
+
 _LOUD = 1000.0  # instead of about 1: what a loud record's losses weigh
 
 Seen = list[tuple[str, Tensor]]
@@ -113,7 +117,7 @@ def _refuse_mixed_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
     """Raise if what comes back to these records changes with what comes back to others."""
     for (name, one), (_, two) in zip(quiet, loud, strict=False):
         index = rows.to(one.device)
-        if one.shape == two.shape and _differ(one[index], two[index], _tolerance(one)):
+        if one.shape == two.shape and _changed(one[index], two[index], one, one_shape=True):
             raise InvalidInput(
                 f"the gradient that comes back to layer {name} for a record changes with that of other records, so "
                 "clipping would bound nothing (rule 12): a hook or an autograd.Function behind it computes over "
@@ -163,7 +167,7 @@ def _refuse_mixing(whole: Seen, other: Seen, rows: Tensor) -> None:
         if one.shape[:1] < (int(rows[-1]) + 1,) or not one.is_floating_point():
             continue
         mine, now = one[index], two[index]
-        if mine.shape == now.shape and _differ(mine, now, _tolerance(one)):
+        if mine.shape == now.shape and _changed(mine, now, one, one_shape=one.shape == two.shape):
             raise InvalidInput(_mixes(name))
 
 
@@ -191,18 +195,19 @@ def _rows(values: Tensor) -> int:
     return values.shape[0] if values.dim() else 0
 
 
-def _tolerance(whole: Tensor) -> float:
+def _changed(mine: Tensor, now: Tensor, whole: Tensor, *, one_shape: bool) -> bool:
+    """Whether rows of ``whole`` came out differently, by more than the order of a sum explains."""
     finite = torch.where(torch.isfinite(whole), whole, 0.0).double()
-    spread = (finite - finite[:1]).abs().max()
+    apart = (finite - finite[:1]).abs()
+    by = torch.where(torch.isfinite(mine) & torch.isfinite(now), mine - now, 0.0).double().abs()
     device = whole.device.type
     full = device == "cpu" and whole.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device)
+    if by.numel() == 0:
+        return False
+    if one_shape and by.mean() > _SAME_ON_AVERAGE[0] * apart.mean() + _SAME_ON_AVERAGE[1] * finite.abs().mean():
+        return True
     of_spread, of_largest = _SAME[full]
-    return max(of_spread * float(spread), of_largest * float(finite.abs().max()))
-
-
-def _differ(one: Tensor, other: Tensor, by: float) -> bool:
-    both = torch.isfinite(one) & torch.isfinite(other)
-    return bool((torch.where(both, one - other, 0.0).abs() > by).any())
+    return bool(by.max() > max(of_spread * float(apart.max()), of_largest * float(finite.abs().max())))
 
 
 def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) -> Seen:
