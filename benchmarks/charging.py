@@ -26,11 +26,11 @@ from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.odometer import Odometer
 from privypurse.errors import PrivyPurseWarning
 from privypurse.networks import TramerBoneh
-from privypurse.training.following import Individual, follow
 from privypurse.training.gradients import recorded
+from privypurse.training.individual.accounting import Individual, follow
+from privypurse.training.individual.norm_passes import Looks
 from privypurse.training.loader import Draws
-from privypurse.training.looks import Looks
-from privypurse.training.run import PrivateRun
+from privypurse.training.mechanism import PrivateRun
 
 LOSS = partial(F.cross_entropy, reduction="none")
 PEOPLE, BATCH = 60_000, 512

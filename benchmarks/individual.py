@@ -38,7 +38,7 @@ from privypurse.datasets.images import Images
 from privypurse.errors import PrivyPurseWarning
 from privypurse.networks import ResNet20, TramerBoneh
 from privypurse.queries import statistics
-from privypurse.spending import by_group, correlation, correlation_with_loss
+from privypurse.training.individual.spending import by_group, correlation, correlation_with_loss
 
 DELTA = 1e-5
 WATCHED = 1000

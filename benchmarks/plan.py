@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 import privypurse as pp
-from privypurse import preferences
 from privypurse.accounting import PLD, RDP, SampledGaussian
+from privypurse.budgets import preferences
 
 STEPS, SHARE, DELTA = 2000, 0.01, 1e-6
 PRECISION = 0.01  # of Algorithm 4

@@ -30,7 +30,7 @@ from privypurse import datasets
 from privypurse.accounting.filters import Filter
 from privypurse.arrays import FloatArray
 from privypurse.datasets.census import ADULT_ENCODING
-from privypurse.encoding import Categories
+from privypurse.datasets.encoding import Categories
 from privypurse.errors import PrivyPurseWarning
 from privypurse.queries import Analyst, Answer, statistics
 

@@ -30,7 +30,7 @@ import privypurse as pp
 from benchmarks.plan import alone
 from privypurse.networks import TramerBoneh
 from privypurse.training.gradients import recorded
-from privypurse.training.run import PrivateRun
+from privypurse.training.mechanism import PrivateRun
 
 Step = Callable[[], Any]
 CLIP, LEARNING_RATE = 1.0, 1e-3
@@ -300,7 +300,7 @@ def measure(name: str, batch: int, mode: str, device: str, repeats: int) -> tupl
 
 def sources(repeats: int = 9) -> list[tuple[str, float, str, float]]:
     """Milliseconds of a draw among a million rates and of 1.86 million normals, beside the ordinary way."""
-    from privypurse.training.randomness import SecureRandomness
+    from privypurse.randomness import SecureRandomness
     from privypurse.training.sampling import PoissonSampler
 
     def milliseconds(work: Step) -> float:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import privypurse as pp
-from privypurse import preferences
 from privypurse.assignment import Exclude
+from privypurse.budgets import preferences
 from privypurse.errors import InfeasibleBudget, InvalidInput
 
 

@@ -8,27 +8,27 @@ from privypurse.assignment.rounds import schedule
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import Plan, Promise, TrainingShape
+from privypurse.plans.schedule import Schedule
+from privypurse.plans.stopping import StopAtPlateau, StopWhenFew
 from privypurse.queries import Analyst
-from privypurse.schedules import Schedule
-from privypurse.stopping import StopAtPlateau, StopWhenFew
 from privypurse.version import __version__
 
 if TYPE_CHECKING:
-    from privypurse.training.choosing import median_gradient_norm
+    from privypurse.training.clip_norm import median_gradient_norm
     from privypurse.training.fixing import fix
-    from privypurse.training.following import Individual
     from privypurse.training.gradients import clipped_sum, per_record_norms
+    from privypurse.training.individual.accounting import Individual
     from privypurse.training.loop import train
-    from privypurse.training.private import make_private
+    from privypurse.training.make_private import make_private
     from privypurse.training.rounds import train_rounds
 
 # Names that need torch are looked up when they are first used, so that planning does not have to load it.
 _TRAINING = {
     "clipped_sum": "privypurse.training.gradients",
-    "Individual": "privypurse.training.following",
+    "Individual": "privypurse.training.individual.accounting",
     "fix": "privypurse.training.fixing",
-    "make_private": "privypurse.training.private",
-    "median_gradient_norm": "privypurse.training.choosing",
+    "make_private": "privypurse.training.make_private",
+    "median_gradient_norm": "privypurse.training.clip_norm",
     "per_record_norms": "privypurse.training.gradients",
     "train": "privypurse.training.loop",
     "train_rounds": "privypurse.training.rounds",

@@ -1,12 +1,9 @@
-"""Small helpers for the arrays that everything here is made of."""
+"""The kinds of arrays that everything here is made of."""
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-
-from privypurse.errors import InvalidInput
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -19,69 +16,3 @@ def frozen(array: npt.NDArray[T]) -> npt.NDArray[T]:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def first_where(mask: npt.NDArray[np.bool_]) -> int | None:
-    """Index of the first True, or None."""
-    if not mask.any():
-        return None
-    return int(np.argmax(mask))
-
-
-def float_vector(values: Any, name: str) -> FloatArray:
-    """``values`` as a private one-dimensional float64 array, or an error that names the first offender."""
-    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
-        raise InvalidInput(f"{name}[{first_where(np.ma.getmaskarray(values))}] is masked; give every record a number")
-    raw = _as_array(values, name)
-    if raw.ndim != 1:
-        raise InvalidInput(f"{name} must be one-dimensional, one number for each record; it has shape {raw.shape}")
-    if raw.size == 0:
-        raise InvalidInput(f"{name} is empty; give at least one record")
-    if raw.dtype.kind in "iuf":
-        return raw.astype(np.float64)
-    return _parsed(raw, name)
-
-
-def _as_array(values: Any, name: str) -> AnyArray:
-    try:
-        raw = np.asarray(values)
-    except (ValueError, OverflowError) as error:
-        raise InvalidInput(f"{name} must be a flat sequence of numbers, one for each record: {error}") from None
-    mixed = raw.ndim == 1 and isinstance(values, list | tuple)
-    if mixed and (raw.dtype.kind not in "iuf" or any(type(value) is bool for value in values)):
-        # NumPy makes [1.0, "x"] all text and [1.0, True] all numbers: keep each entry as it was given.
-        raw = np.empty(len(values), dtype=object)
-        raw[:] = values
-    return raw
-
-
-def _parsed(raw: AnyArray, name: str) -> FloatArray:
-    """Text, booleans or objects: only real numbers pass, everything else is named."""
-    out = np.empty(raw.size, dtype=np.float64)
-    for row, value in enumerate(raw):
-        plain = value.item() if isinstance(value, np.generic) else value
-        if isinstance(plain, bool | str | bytes | complex) or plain is None:
-            raise InvalidInput(f"{name}[{row}] is {plain!r}, not a number; give a float for each record")
-        try:
-            out[row] = float(plain)
-        except (TypeError, ValueError, OverflowError):
-            said = f"{plain!r}"[:40]
-            raise InvalidInput(f"{name}[{row}] is {said}, not a number; give a float for each record") from None
-    return out
-
-
-def refuse(
-    mask: npt.NDArray[np.bool_],
-    values: AnyArray,
-    name: str,
-    complaint: str,
-    where: Callable[[int], str] | None = None,
-) -> None:
-    """Raise for the first entry that ``mask`` marks, saying how many there are."""
-    row = first_where(mask)
-    if row is None:
-        return
-    place = where(row) if where else f"{name}[{row}]"
-    count = int(mask.sum())
-    more = f" ({count:,} such entries in all)" if count > 1 else ""
-    raise InvalidInput(f"{place} is {values[row]!s}, {complaint}{more}")

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import privypurse as pp
-from privypurse import cli, datasets, planfile
+from privypurse import cli, datasets
 from privypurse.datasets import census
+from privypurse.plans import file as planfile
 
 QUICK = ["--accountant", "rdp", "--steps", "20", "--batch-size", "2"]
 

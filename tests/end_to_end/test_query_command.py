@@ -12,9 +12,9 @@ import pytest
 import privypurse as pp
 from privypurse import cli
 from privypurse.accounting import gdp
-from privypurse.pursefile import PurseFile
 from privypurse.queries import Analyst
 from privypurse.queries.files import read_table
+from privypurse.queries.pursefile import PurseFile
 
 N = 400
 

@@ -19,7 +19,7 @@ from privypurse.assignment.rounds import AdaPdp, Groups, PdpSgd, Sampling
 from privypurse.assignment.threshold import FixedLoss
 from privypurse.errors import InvalidInput
 from privypurse.plans import Promise
-from privypurse.schedules import Round
+from privypurse.plans.schedule import Round
 
 DELTA = 1e-5
 

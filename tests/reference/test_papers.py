@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import privypurse as pp
-from privypurse import preferences
 from privypurse.accounting import RDP, ClientSampled, SampledGaussian
 from privypurse.assignment import curve_fit
+from privypurse.budgets import preferences
 
 # Boenisch et al. (2023), Tables 4 and 6: n, B, steps, C, σ of DP-SGD.
 DATA = {"mnist": (60_000, 512, 9375, 0.2), "svhn": (73_257, 1024, 2146, 0.9), "cifar10": (50_000, 1024, 1465, 0.4)}

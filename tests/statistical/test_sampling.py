@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 import privypurse as pp
-from privypurse.training.randomness import SecureRandomness, SeededRandomness
+from privypurse.randomness import SecureRandomness, SeededRandomness
 from privypurse.training.sampling import PoissonSampler
 
 STRICT = 1e-6  # how unlikely a right sampler may look before the test fails

@@ -14,7 +14,10 @@ HEAVY = {"torch", "opacus", "pandas", "dp_accounting"}
 """What a plan must be made without: none of them is a dependency of the package."""
 
 
-_LIGHT = ("accounting", "budgets", "plans", "schedules", "assignment", "stopping", "spending", "pursefile")
+_LIGHT = ("accounting", "budgets", "plans", "assignment", "queries")
+
+_BELOW = tuple(f"privypurse.{name}" for name in ("accounting", "arrays", "errors", "_validate"))
+"""What accounting may import."""
 
 
 def module_name(path):
@@ -59,14 +62,14 @@ def complaints(module, imported):
     part = ".".join(module.split(".")[:2])
     wrong = set()
     if part == "privypurse.accounting":
-        wrong |= {x for x in ours if not inside(x, "privypurse.accounting", "privypurse.arrays", "privypurse.errors")}
+        wrong |= {x for x in ours if not inside(x, *_BELOW)}
     if part == "privypurse.budgets":
         wrong |= {x for x in ours if inside(x, "privypurse.accounting", "privypurse.plans", "privypurse.assignment")}
-    if part in ("privypurse.plans", "privypurse.schedules"):
+    if part == "privypurse.plans":
         wrong |= {x for x in ours if inside(x, "privypurse.assignment", "privypurse.training")}
     if part not in ("privypurse.cli", "privypurse.experiments"):
         wrong |= {x for x in ours if inside(x, "privypurse.experiments")}
-    if part in ("privypurse.plans", "privypurse.stopping", "privypurse.spending", "privypurse.queries"):
+    if part in ("privypurse.plans", "privypurse.queries"):
         wrong |= {x for x in ours if inside(x, "privypurse.training")}
     if part == "privypurse.queries":
         wrong |= {x for x in ours if inside(x, "privypurse.plans", "privypurse.assignment")}
@@ -102,8 +105,7 @@ def test_the_modules_that_the_rules_name_exist():
         "arrays",
         "errors",
         "queries",
-        "spending",
-        "stopping",
+        "training.individual",
     ):
         assert f"privypurse.{name}" in MODULES
 
@@ -111,32 +113,31 @@ def test_the_modules_that_the_rules_name_exist():
 def test_the_checker_sees_imports_that_are_there():
     read = {name: imports_of(path.read_text(encoding="utf-8"), name) for name, path in MODULES.items()}
     assert "privypurse.accounting.releases" in read["privypurse.accounting.rdp"]
-    assert "privypurse.ladder" in read["privypurse.budgets"]
-    assert "privypurse.planfile" in read["privypurse.plans"]  # inside a function
-    assert "numpy" in read["privypurse.plans"]
+    assert "privypurse.budgets.ladder" in read["privypurse.budgets.budgets"]
+    assert "privypurse.plans.file" in read["privypurse.plans.plan"]  # inside a function
+    assert "numpy" in read["privypurse.plans.plan"]
 
 
 PLANTED = {
-    "import": ("privypurse.accounting.rdp", "import privypurse.plans"),
+    "import": ("privypurse.accounting.rdp", "import privypurse.plans.plan"),
     "from the root": ("privypurse.accounting.rdp", "from privypurse import budgets"),
     "from a module": ("privypurse.accounting.rdp", "from privypurse.budgets import Budgets"),
     "the root itself": ("privypurse.accounting.rdp", "import privypurse as pp"),
     "relative": ("privypurse.accounting.rdp", "from ..plans import Plan"),
-    "relative to the root": ("privypurse.accounting.rdp", "from .. import ladder"),
-    "inside a function": ("privypurse.budgets", "def f():\n    from privypurse.assignment.base import Means"),
-    "under a condition": ("privypurse.budgets", "if 1:\n    import privypurse.accounting.tables as t"),
-    "by name": ("privypurse.plans", "import importlib\nimportlib.import_module('privypurse.assignment')"),
-    "plans of assignment": ("privypurse.plans", "from privypurse.assignment import plan"),
+    "relative to the root": ("privypurse.accounting.rdp", "from .. import budgets"),
+    "inside a function": ("privypurse.budgets.budgets", "def f():\n    from privypurse.assignment.base import Means"),
+    "under a condition": ("privypurse.budgets.budgets", "if 1:\n    import privypurse.accounting.inverse as t"),
+    "by name": ("privypurse.plans.plan", "import importlib\nimportlib.import_module('privypurse.assignment')"),
+    "plans of assignment": ("privypurse.plans.plan", "from privypurse.assignment import plan"),
     "assignment of data": ("privypurse.assignment.sample", "from privypurse import datasets"),
-    "the command line": ("privypurse.summaries", "from privypurse.cli import main"),
-    "a whole run": ("privypurse.summaries", "from privypurse.runs.config import RunConfig"),
-    "questions of training": ("privypurse.queries.analyst", "from privypurse.training.randomness import randomness"),
+    "the command line": ("privypurse.plans.summary", "from privypurse.cli import main"),
+    "a whole run": ("privypurse.plans.summary", "from privypurse.runs.config import RunConfig"),
+    "questions of training": ("privypurse.queries.analyst", "from privypurse.training.noise import GridNoise"),
     "questions of plans": ("privypurse.queries.statistics", "from privypurse.plans import Plan"),
-    "a reading of training": ("privypurse.spending", "from privypurse.training import run"),
     "torch": ("privypurse.accounting.pld", "import torch.nn as nn"),
-    "pandas": ("privypurse.budgets", "try:\n    import pandas as pd\nexcept ImportError:\n    pd = None"),
+    "pandas": ("privypurse.budgets.budgets", "try:\n    import pandas as pd\nexcept ImportError:\n    pd = None"),
     "opacus": ("privypurse.assignment.scale", "from opacus.accountants import RDPAccountant"),
-    "dp_accounting": ("privypurse.plans", "from dp_accounting import rdp"),
+    "dp_accounting": ("privypurse.plans.plan", "from dp_accounting import rdp"),
 }
 
 
@@ -163,6 +164,39 @@ def test_the_checker_catches_a_planted_import(case):
 )
 def test_the_checker_lets_good_imports_be(module, source):
     assert complaints(module, imports_of(source, module)) == []
+
+
+def circles(read):
+    """Groups of modules that import each other, directly or by way of others."""
+
+    def reachable(start):
+        found, waiting = set(), [start]
+        while waiting:
+            new = read.get(waiting.pop(), set()) - found
+            found |= new
+            waiting += new
+        return found
+
+    reach = {name: reachable(name) for name in read}
+    return {frozenset(b for b in reach[a] if a in reach[b]) for a in read if a in reach[a]}
+
+
+def read_all(more=""):
+    found = {}
+    for name, path in MODULES.items():
+        text = path.read_text(encoding="utf-8") + (more if name == "privypurse.errors" else "")
+        package = path.name == "__init__.py"
+        found[name] = {each for each in imports_of(text, name, package=package) if each in MODULES and each != name}
+    return found
+
+
+@pytest.mark.xfail(strict=True, reason="circles that are still there")
+def test_nothing_imports_itself_by_way_of_others():
+    assert circles(read_all()) == set()
+
+
+def test_a_circle_is_seen():
+    assert circles(read_all("\nfrom privypurse.budgets.ladder import LADDER\n"))
 
 
 def loaded_by(statement):

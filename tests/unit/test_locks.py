@@ -21,8 +21,8 @@ from privypurse import _storage
 from privypurse.accounting.filters import Filter
 from privypurse.accounting.pure_filter import PureDPFilter
 from privypurse.errors import PrivyPurseError
-from privypurse.pursefile import PurseFile
 from privypurse.queries import Analyst, statistics
+from privypurse.queries.pursefile import PurseFile
 from privypurse.training.journal import Journal
 
 PEOPLE = {"age": np.arange(20.0)}
@@ -165,7 +165,7 @@ def test_processes_that_open_at_once_take_turns(tmp_path: Path) -> None:
     path = tmp_path / "purses"
     code = (
         "import numpy as np, privypurse as pp, time\n"
-        "from privypurse.pursefile import PurseFile\n"
+        "from privypurse.queries.pursefile import PurseFile\n"
         "for _ in range(5):\n"
         "    while True:\n"
         "        try:\n"

@@ -3,6 +3,7 @@
 from privypurse.accounting.accountant import Accountant, Progress
 from privypurse.accounting.filters import Filter, RenyiCurrency
 from privypurse.accounting.gdp import GDP
+from privypurse.accounting.inverse import CertifiedTable
 from privypurse.accounting.odometer import Odometer
 from privypurse.accounting.pld import PLD
 from privypurse.accounting.rdp import RDP
@@ -15,7 +16,6 @@ from privypurse.accounting.releases import (
     SampledGaussian,
     SampledRound,
 )
-from privypurse.accounting.tables import CertifiedTable
 from privypurse.errors import InvalidInput
 
 _BY_NAME: dict[str, Accountant] = {accountant.name: accountant for accountant in (PLD(), RDP())}

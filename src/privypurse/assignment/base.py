@@ -7,11 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from privypurse import ladder
 from privypurse.accounting import RDP, Accountant, Gaussian, Progress, Release, SampledGaussian
-from privypurse.accounting.tables import INVERSE_NOISE, RATE, Axis, Inverse
+from privypurse.accounting.inverse import INVERSE_NOISE, RATE, Axis, Inverse
 from privypurse.arrays import AnyArray, FloatArray, IntArray
-from privypurse.budgets import Budgets
+from privypurse.budgets import Budgets, ladder
 from privypurse.errors import InfeasibleBudget
 from privypurse.plans import TrainingShape
 

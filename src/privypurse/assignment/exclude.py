@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privypurse import ladder
 from privypurse.assignment.base import Assignment, Levels, Means
 from privypurse.assignment.uniform import Uniform
+from privypurse.budgets import ladder
 from privypurse.errors import InvalidInput
 
 

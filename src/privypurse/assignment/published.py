@@ -27,7 +27,7 @@ from privypurse.assignment.threshold import Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import Promise
-from privypurse.schedules import Round, Schedule
+from privypurse.plans.schedule import Round, Schedule
 
 _NOTHING = 1e-9  # of ε: less than this is nothing left
 

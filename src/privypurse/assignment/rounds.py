@@ -22,14 +22,14 @@ from typing import ClassVar
 import numpy as np
 
 from privypurse.accounting import Composed, Progress, SampledGaussian, SampledRound, accountant_named
-from privypurse.accounting.tables import Axis, Inverse
+from privypurse.accounting.inverse import Axis, Inverse
 from privypurse.arrays import FloatArray
 from privypurse.assignment.base import UNUSED, Levels, Means, levels_of
 from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import TrainingShape
-from privypurse.schedules import Round, Schedule
+from privypurse.plans.schedule import Round, Schedule
 
 _LEFT = 0.02  # of the largest ε: rounds for less than this are not worth their noise
 _CLOSE = 5e-4  # of ε: how near the noise is solved

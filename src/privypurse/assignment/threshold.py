@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 from scipy import optimize
 
-from privypurse.arrays import AnyArray, FloatArray, float_vector, refuse
+from privypurse._validate import float_vector, refuse
+from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 
 _MOST_HALVINGS = 80

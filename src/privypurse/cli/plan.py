@@ -9,12 +9,12 @@ from pathlib import Path
 from rich.console import Console
 
 import privypurse as pp
-from privypurse import planfile
 from privypurse.assignment import METHODS, Exclude, Method
-from privypurse.budgets import DEFAULT_DELTA
+from privypurse.budgets.budgets import DEFAULT_DELTA
+from privypurse.budgets.roll import Seal
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
-from privypurse.roll import Seal
+from privypurse.plans import file as planfile
 
 SHORT = "from everyone's ε to a certified training plan"
 LONG = """\
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 def _read(options: argparse.Namespace) -> tuple[pp.Budgets, Seal | None]:
     """The budgets, and without ids what binds them to the file as it was read."""
-    from privypurse.tabular import unchanged
+    from privypurse.budgets.tables import unchanged
 
     table = Path(options.table)
     with unchanged(table):

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import privypurse as pp
-from privypurse.budgets import DEFAULT_DELTA
+from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.cli.showing import as_it_is
 from privypurse.errors import PrivyPurseWarning
 
@@ -109,9 +109,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
+    from privypurse.budgets.tables import unchanged
     from privypurse.queries import Analyst
     from privypurse.queries.files import read_table
-    from privypurse.tabular import unchanged
 
     with unchanged(Path(options.table)):
         table = read_table(options.table)
@@ -152,7 +152,7 @@ def _beside(table: Path) -> str:
 
 
 def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
-    from privypurse.tabular import open_columns
+    from privypurse.budgets.tables import open_columns
 
     if isinstance(options.epsilon, str):
         return pp.Budgets.read(options.table, epsilon=options.epsilon, delta=options.delta, person=options.person)

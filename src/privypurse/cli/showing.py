@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import privypurse as pp
-from privypurse import summaries
-from privypurse.budgets import DEFAULT_DELTA
+from privypurse.budgets.budgets import DEFAULT_DELTA
+from privypurse.plans import summary as summaries
 
 _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 

@@ -10,7 +10,7 @@ from importlib import resources
 import numpy as np
 
 from privypurse.arrays import AnyArray, IntArray
-from privypurse.encoding import Categories, Encoding, Features, Range, encoded
+from privypurse.datasets.encoding import Categories, Encoding, Features, Range, encoded
 from privypurse.errors import InvalidInput
 
 _FILE = "adult.csv.bz2"

@@ -29,11 +29,11 @@ from privypurse.experiments.inputs import DATA, Inputs, classes_of, epsilon_of, 
 from privypurse.experiments.specs import Settings
 from privypurse.networks import NAMES, network
 from privypurse.plans import Plan, Promise
+from privypurse.plans.schedule import Schedule
+from privypurse.plans.stopping import StopAtPlateau
 from privypurse.queries import statistics
-from privypurse.schedules import Schedule
-from privypurse.spending import Spending, by_group, correlation_with_loss
-from privypurse.stopping import StopAtPlateau
-from privypurse.training.following import Individual
+from privypurse.training.individual.accounting import Individual
+from privypurse.training.individual.spending import Spending, by_group, correlation_with_loss
 from privypurse.training.loop import train
 from privypurse.training.ordinary import train_ordinarily
 from privypurse.training.rounds import train_rounds

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-from privypurse import datasets, preferences
+from privypurse import datasets
 from privypurse.arrays import AnyArray, FloatArray
+from privypurse.budgets import preferences
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.experiments.specs import Settings
 

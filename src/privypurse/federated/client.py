@@ -17,16 +17,15 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from privypurse import ladder
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
-from privypurse.budgets import Budgets
+from privypurse.budgets import Budgets, ladder
+from privypurse.budgets.roll import applied, texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
 from privypurse.federated.book import Book, Update
 from privypurse.federated.readable import Readable
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
-from privypurse.roll import applied, texts_of
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train

@@ -25,7 +25,7 @@ from privypurse.federated.book import Update
 from privypurse.federated.client import Client, Declined
 from privypurse.federated.server import Aggregated, State, aggregate, asked
 from privypurse.federated.terms import Offer
-from privypurse.training.randomness import randomness
+from privypurse.randomness import randomness
 
 _log = logging.getLogger("privypurse.federated")
 _LOOK = 0.5  # seconds between two looks at who is there

@@ -13,8 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from privypurse import datasets, preferences
+from privypurse import datasets
 from privypurse.arrays import AnyArray, FloatArray
+from privypurse.budgets import preferences
 from privypurse.errors import InvalidInput
 from privypurse.networks import ResNet20, TramerBoneh
 

@@ -13,7 +13,7 @@ from privypurse.errors import InvalidInput
 from privypurse.federated.client import Client, Declined
 from privypurse.federated.server import Aggregated, State, aggregate, asked
 from privypurse.federated.terms import Terms
-from privypurse.training.randomness import randomness
+from privypurse.randomness import randomness
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from privypurse import ladder
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
-from privypurse.budgets import DEFAULT_DELTA, Budgets
+from privypurse.budgets import ladder
+from privypurse.budgets.budgets import DEFAULT_DELTA, Budgets
+from privypurse.budgets.roll import mark_of
 from privypurse.errors import InvalidInput
-from privypurse.pursefile import PurseFile, fingerprint_arrays
 from privypurse.queries.answers import Answer, Cost, epsilon_of
 from privypurse.queries.bins import place_by_category, place_by_edge
 from privypurse.queries.callables import numbers_of, truths_of
@@ -26,8 +26,8 @@ from privypurse.queries.conditions import Condition, named
 from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
 from privypurse.queries.mechanism import Price, check_scale, noisy_sum, priced
 from privypurse.queries.noise import noise_source
+from privypurse.queries.pursefile import PurseFile, fingerprint_arrays
 from privypurse.queries.rows import rows_of
-from privypurse.roll import mark_of
 
 Where = str | Callable[[Any], Any] | None
 """A condition such as "age >= 65 and smoker", or a callable that gives True or False for each row, or everybody."""
@@ -39,8 +39,8 @@ class Analyst:
     Guarantee: whatever was asked and however the questions were chosen, everything answered together is (ε, δ)
     differentially private for each person at their own (ε, δ): their rows, all of them as one, may as well have
     contributed nothing (Feldman & Zrnic 2021, Corollary 4.7; "gdp": Koskela et al. 2023). ε is rounded down to the
-    ladder of `privypurse.ladder`. Purses are fixed beforehand and each depends on that person's own (ε, δ) alone; the
-    number of people is public.
+    ladder of `privypurse.budgets.ladder`. Purses are fixed beforehand and each depends on that person's own (ε, δ)
+    alone; the number of people is public.
 
     A person pays for ‖what their rows add up to‖ / noise, after clipping. Whom a question does not touch pays
     nothing. Whoever cannot pay contributes nothing to that question and is charged nothing; neither answer nor errors

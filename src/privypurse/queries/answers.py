@@ -10,7 +10,7 @@ import numpy as np
 
 from privypurse.accounting import gdp
 from privypurse.arrays import FloatArray
-from privypurse.budgets import DEFAULT_DELTA
+from privypurse.budgets.budgets import DEFAULT_DELTA
 
 SYMBOLS = {"gdp": "μ²", "zcdp": "ρ"}
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from privypurse.arrays import AnyArray, IntArray, frozen
 from privypurse.errors import InvalidInput
-from privypurse.pursefile import fingerprint_arrays
 from privypurse.queries.columns import Column, as_array, column
+from privypurse.queries.pursefile import fingerprint_arrays
 
 PROBES = 7
 _DAY = np.datetime64("1970-01-01")

@@ -17,7 +17,7 @@ from scipy import optimize
 
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import FloatArray, frozen
-from privypurse.budgets import DEFAULT_DELTA
+from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import SYMBOLS, Cost
 from privypurse.queries.contributions import Dense

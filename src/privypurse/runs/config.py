@@ -9,13 +9,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from privypurse import stopping
 from privypurse.assignment import METHODS
-from privypurse.budgets import DEFAULT_DELTA
-from privypurse.encoding import Categories, Encoding, Range
+from privypurse.budgets.budgets import DEFAULT_DELTA
+from privypurse.datasets.encoding import Categories, Encoding, Range
 from privypurse.errors import InvalidInput
+from privypurse.plans import stopping
+from privypurse.plans.stopping import Stop
 from privypurse.runs.sections import Section, unknown
-from privypurse.stopping import Stop
 
 BUILT_IN = ("adult", "mnist", "fashion-mnist", "cifar10", "svhn")
 ACTIVATIONS = ("relu", "tanh")

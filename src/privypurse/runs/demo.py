@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from privypurse import preferences
 from privypurse.accounting import Progress
 from privypurse.assignment import plan
-from privypurse.budgets import Budgets
+from privypurse.budgets import Budgets, preferences
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs import results

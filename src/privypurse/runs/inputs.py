@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from privypurse import datasets, tabular
+from privypurse import datasets
 from privypurse.arrays import AnyArray, IntArray
-from privypurse.encoding import Features, Range
+from privypurse.budgets import tables as tabular
+from privypurse.datasets.encoding import Features, Range
 from privypurse.runs.config import BuiltIn, Table
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from privypurse import preferences
 from privypurse.accounting import Progress
 from privypurse.assignment import Exclude, Method, plan
-from privypurse.budgets import Budgets
+from privypurse.budgets import Budgets, preferences
+from privypurse.budgets.roll import Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
-from privypurse.roll import Seal
 from privypurse.runs.config import FromColumns, NewPlan, RunConfig, Simulated, Table
 
 

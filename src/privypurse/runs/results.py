@@ -16,7 +16,7 @@ from privypurse._storage import replace_text
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.evaluation import Score
-from privypurse.spending import Spending
+from privypurse.training.individual.spending import Spending
 
 MODEL, PLAN, METRICS, SPENDING = "model.pt", "plan.json", "metrics.json", "spending.csv"
 _PUBLIC = (

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from privypurse.accounting import Progress
+from privypurse.budgets.tables import unchanged
 from privypurse.plans import Plan
 from privypurse.runs import results
 from privypurse.runs.config import BuiltIn, RunConfig, Table
@@ -21,10 +22,9 @@ from privypurse.runs.inputs import Part, inputs_of
 from privypurse.runs.models import model_of
 from privypurse.runs.optimizers import optimizer_of
 from privypurse.runs.planning import plan_of
-from privypurse.spending import Spending
-from privypurse.tabular import unchanged
 from privypurse.training.devices import device_of
-from privypurse.training.following import Individual
+from privypurse.training.individual.accounting import Individual
+from privypurse.training.individual.spending import Spending
 from privypurse.training.loop import train
 
 losses = partial(F.cross_entropy, reduction="none")

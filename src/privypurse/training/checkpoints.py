@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from privypurse._storage import replace_file
 from privypurse.errors import InvalidInput
 from privypurse.training.fingerprints import data_of
-from privypurse.training.run import PrivateRun
+from privypurse.training.mechanism import PrivateRun
 
 _VERSION = 2
 _SECONDS = 60.0

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.plans import Plan
-from privypurse.training.looks import undisturbed
+from privypurse.training.individual.norm_passes import undisturbed
 
 _SAMPLES = 16
 _TURNS = 4

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privypurse.training.randomness import Randomness
+from privypurse.randomness import Randomness
 
 _KEY_STREAM = 2**22  # of a seeded run's random numbers: none of its processes has such a rank
 _WORDS = 624  # of a Mersenne twister's state

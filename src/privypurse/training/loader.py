@@ -16,11 +16,11 @@ from torch.utils.data import Dataset
 
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput, PrivyPurseWarning
+from privypurse.randomness import Randomness
 from privypurse.training.keying import borrowed, key_all
 from privypurse.training.loading import Order, loaded
+from privypurse.training.mechanism import PrivateRun
 from privypurse.training.progress import shown
-from privypurse.training.randomness import Randomness
-from privypurse.training.run import PrivateRun
 from privypurse.training.sampling import PoissonSampler
 
 

@@ -20,19 +20,19 @@ from torch.utils.data import Dataset, TensorDataset
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
-from privypurse.spending import Spending
+from privypurse.training.captured import OnDevice, one_record_each, static_size
 from privypurse.training.checkpoints import Checkpoints
-from privypurse.training.following import Individual, follow
+from privypurse.training.distributed import unwrapped
 from privypurse.training.gradients import look, recorded
 from privypurse.training.gradients.clipped import Loss
+from privypurse.training.individual.accounting import Individual, follow
+from privypurse.training.individual.norm_passes import Looks, moved
+from privypurse.training.individual.spending import Spending
 from privypurse.training.interruption import undivided
 from privypurse.training.loader import Batch, Draws, PrivateLoader
-from privypurse.training.looks import Looks, moved
-from privypurse.training.on_device import OnDevice, one_record_each, static_size
-from privypurse.training.private import check
-from privypurse.training.processes import unwrapped
+from privypurse.training.make_private import check
+from privypurse.training.mechanism import PrivateRun
 from privypurse.training.progress import shown
-from privypurse.training.run import PrivateRun
 
 _ALIKE = 64  # records: in batches of so many, or a multiple, each row is computed like any other
 _FULL = (torch.float32, torch.float64)

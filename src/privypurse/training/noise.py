@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from privypurse.training.randomness import Randomness
+from privypurse.randomness import Randomness
 
 FINENESS = 28
 """Steps of the grid in a standard deviation of the noise, as a power of two, rounded up.

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from privypurse import planfile
 from privypurse._storage import make_folder, replace_file
 from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import Promise
-from privypurse.schedules import Schedule
+from privypurse.plans import file as planfile
+from privypurse.plans.schedule import Schedule
+from privypurse.randomness import Randomness, randomness
+from privypurse.training.distributed import Processes
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train
-from privypurse.training.processes import Processes
-from privypurse.training.randomness import Randomness, randomness
 
 _DRAWN = "drawn.npz"
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from privypurse.arrays import FloatArray, IntArray
 from privypurse.errors import InvalidInput
-from privypurse.training.randomness import Randomness
+from privypurse.randomness import Randomness
 
 _DIRECT = 0.25  # from this rate on a coin for everybody costs no more than skipping
 

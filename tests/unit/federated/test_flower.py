@@ -23,7 +23,7 @@ from privypurse.federated.client import Client
 from privypurse.federated.flower import ARRAYS, CONFIG, PersonalisedAverage, client_app, from_record, to_record
 from privypurse.federated.server import State, aggregate, asked
 from privypurse.federated.terms import Offer, Terms
-from privypurse.training.randomness import randomness
+from privypurse.randomness import randomness
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
 

@@ -22,9 +22,10 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
-from privypurse import _storage, ladder
+from privypurse import _storage
 from privypurse._storage import read_held
 from privypurse.accounting import RDP, CertifiedTable, ClientSampled, SampledGaussian
+from privypurse.budgets import ladder
 from privypurse.errors import Unsupported
 from privypurse.federated import client as client_module
 from privypurse.federated import engine, silos

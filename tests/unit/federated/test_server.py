@@ -11,7 +11,7 @@ from scipy import stats
 
 from privypurse.federated.server import State, aggregate, asked
 from privypurse.federated.terms import Terms
-from privypurse.training.randomness import SecureRandomness
+from privypurse.randomness import SecureRandomness
 
 TERMS = Terms(
     rounds=4,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import privypurse as pp
-from privypurse.encoding import Categories, Range
+from privypurse.datasets.encoding import Categories, Range
 from privypurse.runs import config
 from privypurse.runs.config import parse_config
 

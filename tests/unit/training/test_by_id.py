@@ -17,12 +17,12 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse import planfile
 from privypurse.federated.client import Client
 from privypurse.federated.terms import Offer, Terms
 from privypurse.plans import LevelTable
+from privypurse.plans import file as planfile
 from privypurse.training import rounds as in_rounds
-from privypurse.training.run import PrivateRun
+from privypurse.training.mechanism import PrivateRun
 
 LOSS = partial(F.cross_entropy, reduction="none")
 N = 48

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.randomness import SecureRandomness
+from privypurse.training.mechanism import PrivateRun
 from privypurse.training.noise import FINENESS, GridNoise, pieces
-from privypurse.training.randomness import SecureRandomness
-from privypurse.training.run import PrivateRun
 
 PEOPLE, FEATURES, CLASSES = 64, 784, 10
 STRICT = 1e-6

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
-from privypurse.schedules import Round, Schedule
+from privypurse.plans.schedule import Round, Schedule
 from privypurse.training import rounds as in_rounds
-from privypurse.training.processes import Processes
+from privypurse.training.distributed import Processes
 from privypurse.training.rounds import AveragedOutputs
 
 torch.set_num_threads(1)

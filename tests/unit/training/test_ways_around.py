@@ -21,9 +21,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.randomness import SecureRandomness
 from privypurse.training import keying
-from privypurse.training.private import PlanExhausted
-from privypurse.training.randomness import SecureRandomness
+from privypurse.training.make_private import PlanExhausted
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 LOSS = partial(F.cross_entropy, reduction="none")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
-from privypurse.training.looks import undisturbed
+from privypurse.training.individual.norm_passes import undisturbed
 from privypurse.training.tracking import indexing, layers, names, pointwise, shapes
 from privypurse.training.tracking.crossing import MEND
 from privypurse.training.tracking.losses import LOSSES

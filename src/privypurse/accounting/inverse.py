@@ -1,0 +1,282 @@
+"""Certified tables: spent as a function of a rate or a clip norm, and its inverse.
+
+Spent rises with a record's rate and with its clip norm. So a grid of points at which an accountant evaluated
+it gives safe answers everywhere, both ways: the ε of a parameter is at most that of the next larger point,
+and an ε buys the largest point that costs no more. Nothing between the points is believed (rule 4).
+
+Which points are evaluated for an ε follows from that ε, its δ and public constants alone, never from who else
+is in the data (rule 7): the nodes are fixed, and interpolation, which only guesses where to look, is local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from privypurse._validate import float_vector, refuse
+from privypurse.accounting.accountant import Accountant, Progress
+from privypurse.accounting.releases import Release
+from privypurse.arrays import FloatArray, IntArray, frozen
+from privypurse.errors import InfeasibleBudget, InvalidInput
+
+_MOST_ROUNDS = 60
+_FLAT = 1e-9  # a step in log ε below this is no rise to interpolate on
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A parameter on a logarithmic scale, with fixed nodes at whole numbers: node k is 10^(k / per_decade)."""
+
+    lowest_decade: int
+    highest_decade: int
+    per_decade: int = 8
+
+    @property
+    def lowest(self) -> int:
+        return self.lowest_decade * self.per_decade
+
+    @property
+    def highest(self) -> int:
+        return self.highest_decade * self.per_decade
+
+    def at(self, position: FloatArray) -> FloatArray:
+        """The parameter at a position, kept to ten digits so that it does not depend on how it was reached."""
+        raw = np.power(10.0, np.asarray(position, dtype=np.float64) / self.per_decade)
+        digits = np.power(10.0, 9 - np.floor(np.log10(raw)))
+        return np.asarray(np.floor(raw * digits * (1 + 1e-13)) / digits, dtype=np.float64)
+
+
+RATE = Axis(lowest_decade=-12, highest_decade=0)
+"""Sampling rates from 1e-12 to 1."""
+INVERSE_NOISE = Axis(lowest_decade=-6, highest_decade=2)
+"""1/σ for effective noise multipliers from a million down to 0.01."""
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedTable:
+    """Points (parameter, ε) that an accountant certified, for look-ups by the million."""
+
+    parameter: FloatArray
+    epsilon: FloatArray
+
+    def __post_init__(self) -> None:
+        parameter, epsilon = float_vector(self.parameter, "parameter"), float_vector(self.epsilon, "epsilon")
+        if parameter.size != epsilon.size:
+            raise InvalidInput(f"parameter has {parameter.size} points but epsilon has {epsilon.size}")
+        refuse(~(np.isfinite(parameter) & (parameter > 0)), parameter, "parameter", "but must be positive")
+        refuse(~(epsilon >= 0), epsilon, "epsilon", "but must not be negative")
+        order = np.argsort(parameter, kind="stable")
+        # What a larger parameter is certified for holds for a smaller one too.
+        certified = np.minimum.accumulate(epsilon[order][::-1])[::-1]
+        object.__setattr__(self, "parameter", frozen(parameter[order]))
+        object.__setattr__(self, "epsilon", frozen(certified))
+
+    def within(self, epsilon: FloatArray) -> FloatArray:
+        """For each ε the largest tabulated parameter that is certified to cost no more; 0 where none is."""
+        place = np.searchsorted(self.epsilon, np.asarray(epsilon, dtype=np.float64), side="right")
+        return np.concatenate([[0.0], self.parameter])[place]
+
+    def cost(self, parameter: FloatArray) -> FloatArray:
+        """For each parameter a certified bound on ε: that of the next larger point; ∞ beyond the last."""
+        value = np.asarray(parameter, dtype=np.float64)
+        place = np.searchsorted(self.parameter, value, side="left")
+        bound = np.concatenate([self.epsilon, [np.inf]])[place]
+        return np.where(value == 0, 0.0, bound)
+
+
+class Inverse:
+    """Finds the parameter that each ε buys, for one family of releases."""
+
+    def __init__(
+        self,
+        accountant: Accountant,
+        release_at: Callable[[float], Release],
+        axis: Axis,
+        *,
+        guide: Accountant | None = None,
+        slack: float,
+        progress: Progress | None = None,
+    ) -> None:
+        """``guide`` is a cheaper accountant that says where to look; ``slack`` the share of ε that may stay."""
+        self._accountant, self._guide = accountant, guide or accountant
+        self._release_at, self._axis = release_at, axis
+        self._slack, self._progress = slack, progress
+        self._nodes: dict[tuple[str, int, float], float] = {}
+
+    def guess(self, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
+        """About what each ε buys: interpolated, not certified; the least parameter where that costs too much."""
+        return self._axis.at(self._curves(epsilon, delta)[0].position(epsilon, delta)[0])
+
+    def certified(self, epsilon: FloatArray, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """For each ε a parameter, and the ε that the accountant evaluated there: at most the one asked for.
+
+        It is at least 1 - slack of it, unless even the largest parameter costs less. ε that even the smallest
+        parameter exceeds are an `InfeasibleBudget`.
+        """
+        curves, feasible = self._curves(epsilon, delta)
+        if not feasible:
+            self._refuse(epsilon, delta)
+        search = _Search(curves, np.asarray(epsilon, dtype=np.float64), np.asarray(delta), self._slack)
+        for _ in range(_MOST_ROUNDS):
+            rows = search.open_rows()
+            if rows.size == 0:
+                break
+            position = search.next_positions(rows)
+            parameters = self._axis.at(position)
+            search.learn(rows, position, self._evaluate(self._accountant, parameters, delta[rows], self._progress))
+        return self._axis.at(search.low), search.low_epsilon
+
+    def _evaluate(
+        self,
+        accountant: Accountant,
+        parameters: FloatArray,
+        delta: FloatArray,
+        progress: Progress | None = None,
+    ) -> FloatArray:
+        releases = [self._release_at(value) for value in parameters.tolist()]
+        return accountant.epsilons(releases, delta, progress)
+
+    def _at_nodes(self, accountant: Accountant, nodes: Sequence[int], deltas: FloatArray) -> FloatArray:
+        """ε at each node (row) and δ (column), remembered."""
+        missing = [
+            (node, delta)
+            for node in nodes
+            for delta in deltas.tolist()
+            if (accountant.name, node, delta) not in self._nodes
+        ]
+        if missing:
+            where, at = np.array(missing, dtype=np.float64).T
+            values = self._evaluate(accountant, self._axis.at(where), at)
+            for (node, delta), value in zip(missing, values.tolist(), strict=True):
+                self._nodes[accountant.name, node, delta] = value
+        return np.array([[self._nodes[accountant.name, node, delta] for delta in deltas.tolist()] for node in nodes])
+
+    def _curves(self, epsilon: FloatArray, delta: FloatArray) -> tuple[_Curves, bool]:
+        """The curves around every ε asked for, and whether all of those can be reached."""
+        deltas, which = np.unique(delta, return_inverse=True)
+        least, most = np.full(deltas.size, np.inf), np.zeros(deltas.size)
+        np.minimum.at(least, which, epsilon)
+        np.maximum.at(most, which, epsilon)
+        axis = self._axis
+        low = high = self._first_above(deltas, most)
+        while (values := self._at_nodes(self._accountant, [low], deltas)[0] > least).any() and low > axis.lowest:
+            low = max(axis.lowest, low - axis.per_decade // 2)
+        feasible = not values.any()
+        while (self._at_nodes(self._accountant, [high], deltas)[0] <= most).any() and high < axis.highest:
+            high += 1
+        # Two nodes beyond each end, or the end of the axis, so that every ε has its four nodes.
+        low, high = max(axis.lowest, low - 2), min(axis.highest, high + 2)
+        nodes = np.arange(low, high + 1)
+        return _Curves(nodes, deltas, self._at_nodes(self._accountant, nodes.tolist(), deltas)), feasible
+
+    def _first_above(self, deltas: FloatArray, most: FloatArray) -> int:
+        """The first node that costs more than everything asked for, as far as the guide can tell: by bisection."""
+        low, high = self._axis.lowest, self._axis.highest
+        while low < high:
+            middle = (low + high) // 2
+            if (self._at_nodes(self._guide, [middle], deltas)[0] > most).all():
+                high = middle
+            else:
+                low = middle + 1
+        return high
+
+    def _refuse(self, epsilon: FloatArray, delta: FloatArray) -> None:
+        deltas = np.unique(delta)
+        lowest = self._at_nodes(self._accountant, [self._axis.lowest], deltas)[0]
+        floor = lowest[np.searchsorted(deltas, delta)]
+        worst = int(np.argmax(np.where(epsilon < floor, floor / epsilon, 0.0)))
+        advice = 'try accountant="pld", ' if self._accountant.name == "rdp" else ""
+        raise InfeasibleBudget(
+            f"ε = {epsilon[worst]:g} at δ = {delta[worst]:g} is below {floor[worst]:.3g}, the least that the "
+            f"{self._accountant.name} accountant can certify for any take-part at all with this training shape; "
+            f"{advice}raise that ε or δ, take fewer steps or more noise (a larger "
+            "batch_size), or leave those people out",
+            epsilon=float(epsilon[worst]),
+            delta=float(delta[worst]),
+        )
+
+
+class _Curves:
+    """log ε over the nodes, one curve for each δ. What it says about an ε rests on the four nodes around it alone."""
+
+    def __init__(self, nodes: IntArray, deltas: FloatArray, epsilon: FloatArray) -> None:
+        self._nodes, self._deltas, self._epsilon = nodes.astype(np.float64), deltas, epsilon
+
+    def bracket(self, epsilon: FloatArray, delta: FloatArray) -> tuple[FloatArray, ...]:
+        """The highest node within each ε and the ε there; the next node and its ε (∞ at the end of the axis)."""
+        place, which = self._place(epsilon, delta)
+        nodes = np.concatenate([self._nodes, [np.inf]])
+        values = np.concatenate([self._epsilon, np.full((1, self._deltas.size), np.inf)])
+        return nodes[place], values[place, which], nodes[place + 1], values[place + 1, which]
+
+    def _place(self, epsilon: FloatArray, delta: FloatArray) -> tuple[IntArray, IntArray]:
+        which = np.searchsorted(self._deltas, delta)
+        fits = self._epsilon[:, which] <= epsilon
+        last = self._nodes.size - 1 - np.argmax(fits[::-1], axis=0)
+        return np.where(fits.any(axis=0), last, 0).astype(np.int64), which
+
+    def position(self, epsilon: FloatArray, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Where on the axis about this ε is reached, and how fast that moves with log ε.
+
+        Monotone cubic interpolation (Fritsch & Butland 1984) of the node number as a function of log ε.
+        """
+        place, which = self._place(epsilon, delta)
+        log_epsilon = np.log(np.maximum(self._epsilon, 1e-300))
+        last = self._nodes.size - 1
+        before, here, there, beyond = (log_epsilon[np.clip(place + shift, 0, last), which] for shift in (-1, 0, 1, 2))
+        width = np.maximum(there - here, _FLAT)
+        secant = 1.0 / width
+        # At an end of the axis there is no neighbour; the slope there is that of the cell.
+        at_here = np.where(place > 0, _harmonic(1.0 / np.maximum(here - before, _FLAT), secant), secant)
+        at_there = np.where(place + 1 < last, _harmonic(secant, 1.0 / np.maximum(beyond - there, _FLAT)), secant)
+        t = ((np.log(epsilon) - here) / width).clip(0.0, 1.0)
+        cubic = (t**3 - 2 * t**2 + t) * width * at_here + (3 * t**2 - 2 * t**3) + (t**3 - t**2) * width * at_there
+        return np.where(place == last, self._nodes[last], self._nodes[place] + cubic.clip(0.0, 1.0)), secant
+
+
+def _harmonic(one: FloatArray, other: FloatArray) -> FloatArray:
+    return np.asarray(2.0 / (1.0 / one + 1.0 / other), dtype=np.float64)
+
+
+class _Search:
+    """A bracketed search for many ε at once. Each row sees its own evaluations only."""
+
+    def __init__(self, curves: _Curves, target: FloatArray, delta: FloatArray, slack: float) -> None:
+        # A hair less than the promise, so that computing the same once more cannot end above it.
+        self._target, self._slack = target * (1 - 1e-9), slack
+        self._aim = np.log(target) + np.log1p(-slack / 2)
+        self.low, self.low_epsilon, self._high, self._high_epsilon = curves.bracket(target, delta)
+        self._first, self._slope = curves.position(np.exp(self._aim), delta)
+        self._round = 0
+
+    def open_rows(self) -> np.ndarray:
+        reached = self.low_epsilon >= self._target * (1 - self._slack)
+        stuck = self._high - self.low < 1e-7
+        return np.flatnonzero(~(reached | stuck | np.isinf(self._high)))
+
+    def next_positions(self, rows: np.ndarray) -> FloatArray:
+        """First the interpolated guess, then a step along its slope, then secants with a bisection in between."""
+        low, high = self.low[rows], self._high[rows]
+        if self._round < 2:
+            wish = self._first[rows]
+        elif self._round % 3 == 1:
+            wish = (low + high) / 2
+        else:
+            bottom = np.log(np.maximum(self.low_epsilon[rows], 1e-300))
+            top = np.log(self._high_epsilon[rows])
+            wish = low + (high - low) * (self._aim[rows] - bottom) / np.maximum(top - bottom, 1e-300)
+        margin = (high - low) * 1e-3
+        inside = (wish > low + margin) & (wish < high - margin)
+        return np.asarray(np.where(inside, wish, (low + high) / 2), dtype=np.float64)
+
+    def learn(self, rows: np.ndarray, position: FloatArray, epsilon: FloatArray) -> None:
+        fits = epsilon <= self._target[rows]
+        better = fits & (position > self.low[rows])
+        self.low[rows] = np.where(better, position, self.low[rows])
+        self.low_epsilon[rows] = np.where(better, epsilon, self.low_epsilon[rows])
+        self._high[rows] = np.where(fits, self._high[rows], position)
+        self._high_epsilon[rows] = np.where(fits, self._high_epsilon[rows], epsilon)
+        self._first[rows] = position + (self._aim[rows] - np.log(np.maximum(epsilon, 1e-300))) * self._slope[rows]
+        self._round += 1

@@ -1,0 +1,284 @@
+"""Who holds what: everyone's privacy budget, checked once and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privypurse._validate import first_where, float_vector, refuse
+from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
+from privypurse.budgets import ladder
+from privypurse.budgets.roll import Roll, ids_of, texts_of
+from privypurse.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from privypurse.budgets.tables import Columns
+
+DEFAULT_DELTA = 1e-5
+SMALLEST, LARGEST = 1e-9, 1e9
+"""No accountant has anything to say about an ε outside of these."""
+
+Where = Callable[[int], str]
+"""How to name the place of an entry, given its row."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Budgets:
+    """The purses of a data set: one ε and one δ for each record, read-only float64.
+
+    Guarantee: every ε is finite and positive, every δ lies in (0, 1), and nothing was dropped, clipped or
+    reordered on the way in; anything else was an `InvalidInput` that names the first offending record.
+
+    δ is a number for all, which is kept exactly, or one number for each record. The latter are rounded
+    *down* to one significant digit (1e-5, 2e-5, … 9e-5, 1e-4, …): stricter, never looser, and by a rule
+    that looks at nobody else's δ.
+
+    With ``person``, records with the same id are one unit with one ε and one δ: whatever a plan counts
+    (people, rates, batch size) it counts in persons. Two budgets for one person are an error. Ids are text or whole
+    numbers and compared as text: 7, "7" and " 7" are the same person, "07" is another. A plan made of them is applied
+    by id (`Plan.applied_to`); one made without ids holds for the rows in this order.
+
+    Budgets are themselves sensitive: people with something to hide tend to choose a small ε.
+    """
+
+    epsilon: FloatArray
+    delta: FloatArray
+    person: AnyArray | None
+    owner: IntArray
+    """For each record, which unit it belongs to: 0 … people-1 in order of first appearance."""
+
+    def __init__(self, epsilon: Any, delta: Any = DEFAULT_DELTA, person: Any = None) -> None:
+        eps = float_vector(epsilon, "epsilon")
+        _check_epsilon(eps)
+        dlt = _checked_delta(delta, eps.size)
+        ids, owner = _units(person, eps.size)
+        _refuse_disagreement(eps, owner, ids, "epsilon")
+        _refuse_disagreement(dlt, owner, ids, "delta")
+        object.__setattr__(self, "epsilon", frozen(eps))
+        object.__setattr__(self, "delta", frozen(dlt))
+        object.__setattr__(self, "person", None if ids is None else frozen(ids))
+        object.__setattr__(self, "owner", frozen(owner))
+
+    def __len__(self) -> int:
+        return int(self.epsilon.size)
+
+    def __repr__(self) -> str:
+        low, high = float(self.epsilon.min()), float(self.epsilon.max())
+        who = "" if self.person is None else f", {self.people:,} people"
+        return f"Budgets({len(self):,} records{who}, ε {low:.4g} … {high:.4g})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Budgets):
+            return NotImplemented
+        return (
+            np.array_equal(self.epsilon, other.epsilon)
+            and np.array_equal(self.delta, other.delta)
+            and np.array_equal(self.owner, other.owner)
+            and (self._names() == other._names())
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def people(self) -> int:
+        """How many units there are: persons where ids were given, else records."""
+        return len(self) if self.person is None else int(self.owner.max()) + 1
+
+    @property
+    def first_record(self) -> IntArray:
+        """For each unit, its first record."""
+        if self.person is None:
+            return self.owner
+        return np.unique(self.owner, return_index=True)[1].astype(np.int64)
+
+    def _names(self) -> list[str] | None:
+        """The id of each unit, as text."""
+        return None if self.person is None else texts_of(self.person[self.first_record])
+
+    def unit_of(self, person: Any) -> int:
+        """The unit of a person, by id; of a record, by its number, where there are no ids."""
+        if self.person is None:
+            if isinstance(person, bool) or not hasattr(person, "__index__") or not 0 <= person < len(self):
+                raise InvalidInput(f"record is {person!r}; there are {len(self):,}, counted from 0")
+            return int(person)
+        unit = self._units.get(texts_of(ids_of([person]))[0])
+        if unit is None:
+            raise InvalidInput(f"person is {person!r}, who has no budget here; give an id of person=")
+        return unit
+
+    @cached_property
+    def _units(self) -> dict[str, int]:
+        return {text: unit for unit, text in enumerate(self._names() or [])}
+
+    def roll(self) -> Roll | None:
+        """Who holds them, as a plan keeps it: keyed digests of the ids. None where there are no ids."""
+        if self.person is None:
+            return None
+        first = self.first_record
+        return Roll.of(self.person[first], one_each=first.size == len(self))
+
+    @classmethod
+    def from_levels(
+        cls, levels: Any, epsilon: Mapping[Any, float], delta: Any = DEFAULT_DELTA, person: Any = None
+    ) -> Budgets:
+        """From categories, one for each record. The mapping category → ε is the regulator's."""
+        return cls(epsilon_of_levels(levels, epsilon), delta=delta, person=person)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        epsilon: str | None = None,
+        *,
+        level: str | None = None,
+        levels: Mapping[str, float] | None = None,
+        delta: float | str = DEFAULT_DELTA,
+        person: str | None = None,
+    ) -> Budgets:
+        """From a pandas DataFrame. Arguments name columns, as in `read`."""
+        from privypurse.budgets import (
+            tables as tabular,  # when a table is read, not before: planning from arrays needs no pyarrow
+        )
+
+        return cls._from_columns(tabular.FrameColumns(frame), epsilon, level, levels, delta, person)
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path,
+        epsilon: str | None = None,
+        *,
+        level: str | None = None,
+        levels: Mapping[str, float] | None = None,
+        delta: float | str = DEFAULT_DELTA,
+        person: str | None = None,
+    ) -> Budgets:
+        """From a CSV or Parquet file (by its ending).
+
+        Either ``epsilon`` names the column of budgets (default: the column called "epsilon"), or ``level``
+        names a column of categories and ``levels`` says which ε each of them stands for. ``delta`` is a
+        number or the name of a column, ``person`` the name of the column of ids.
+        """
+        from privypurse.budgets import tables as tabular
+
+        return cls._from_columns(tabular.open_columns(Path(path)), epsilon, level, levels, delta, person)
+
+    @classmethod
+    def _from_columns(
+        cls,
+        columns: Columns,
+        epsilon: str | None,
+        level: str | None,
+        levels: Mapping[str, float] | None,
+        delta: float | str,
+        person: str | None,
+    ) -> Budgets:
+        if level is not None:
+            if epsilon is not None:
+                raise InvalidInput("give either epsilon= (a column of budgets) or level= with levels=, not both")
+            if levels is None:
+                raise InvalidInput(f"level={level!r} needs levels=, the mapping from category to ε")
+            eps = epsilon_of_levels(columns.labels(level), levels, where=columns.where(level))
+        else:
+            if levels is not None:
+                raise InvalidInput("levels= needs level=, the name of the column that holds the categories")
+            column = "epsilon" if epsilon is None else epsilon
+            eps = columns.numbers(column)
+            _check_epsilon(eps, columns.where(column))
+        if isinstance(delta, str):
+            deltas = columns.numbers(delta)
+            _check_deltas(deltas, columns.where(delta))
+        return cls(
+            eps,
+            delta=deltas if isinstance(delta, str) else delta,
+            person=None if person is None else columns.labels(person),
+        )
+
+
+def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Where | None = None) -> FloatArray:
+    """The ε of each category, or an error that names the first category without one."""
+    if not epsilon:
+        raise InvalidInput("the mapping from level to ε is empty; give an ε for each level")
+    labels = np.asarray(levels)
+    if labels.ndim != 1 or labels.size == 0:
+        raise InvalidInput(f"levels must be a non-empty flat sequence of categories; it has shape {labels.shape}")
+    codes, names = _factorised(labels)
+    table = np.full(names.size, np.nan)
+    for code, name in enumerate(names.tolist()):
+        if name not in epsilon:
+            row = first_where(codes == code)
+            assert row is not None
+            place = where(row) if where else f"levels[{row}]"
+            known = ", ".join(repr(key) for key in epsilon)
+            raise InvalidInput(f"{place} is {name!r}, a level without an ε; the mapping has only {known}")
+        table[code] = float_vector([epsilon[name]], f"epsilon of level {name!r}")[0]
+        if not (np.isfinite(table[code]) and table[code] > 0):
+            raise InvalidInput(f"the ε of level {name!r} is {table[code]}; it must be finite and positive")
+    return table[codes]
+
+
+def _check_epsilon(eps: FloatArray, where: Where | None = None) -> None:
+    refuse(np.isnan(eps), eps, "epsilon", "which is no budget; give every record a positive number", where)
+    finite = "but a budget must be finite; for a record without privacy choose a large ε"
+    refuse(np.isinf(eps), eps, "epsilon", finite, where)
+    refuse(eps <= 0, eps, "epsilon", "but a budget must be positive; leave out who takes no part", where)
+    outside = (eps < SMALLEST) | (eps > LARGEST)
+    refuse(outside, eps, "epsilon", f"but must lie between {SMALLEST:g} and {LARGEST:g}", where)
+
+
+def _check_deltas(deltas: FloatArray, where: Where | None = None) -> None:
+    wrong = ~((deltas >= 1e-300) & (deltas < 1))
+    refuse(wrong, deltas, "delta", "but must lie strictly between 0 and 1; 1e-5 is usual", where)
+
+
+def _checked_delta(delta: Any, n: int) -> FloatArray:
+    if np.ndim(delta) == 0:
+        if isinstance(delta, bool | str | bytes) or not hasattr(delta, "__float__"):
+            raise InvalidInput(f"delta is {delta!r}, not a number; 1e-5 is usual")
+        value = np.array([float(delta)])
+        _check_deltas(value, lambda _: "delta")
+        return np.broadcast_to(value[0], n)
+    dlt = float_vector(delta, "delta")
+    if dlt.size != n:
+        raise InvalidInput(f"delta has {dlt.size:,} entries but epsilon has {n:,}; give one number, or one each")
+    _check_deltas(dlt)
+    return ladder.one_digit_floor(dlt)
+
+
+def _units(person: Any, n: int) -> tuple[AnyArray | None, IntArray]:
+    if person is None:
+        return None, np.arange(n, dtype=np.int64)
+    ids = ids_of(person, n)
+    # Units count in order of first appearance, so that the order of records decides, not the spelling of ids.
+    seen: dict[str, int] = {}
+    owner = np.fromiter((seen.setdefault(text, len(seen)) for text in texts_of(ids)), np.int64, n)
+    return ids, owner
+
+
+def _factorised(values: AnyArray) -> tuple[IntArray, AnyArray]:
+    try:
+        names, codes = np.unique(values, return_inverse=True)
+    except TypeError:  # ids of mixed kinds cannot be sorted, but they can be looked up
+        seen: dict[Any, int] = {}
+        codes = np.fromiter((seen.setdefault(value, len(seen)) for value in values), np.int64, values.size)
+        names = np.empty(len(seen), dtype=object)
+        names[:] = list(seen)
+    return codes.astype(np.int64), names
+
+
+def _refuse_disagreement(values: FloatArray, owner: IntArray, ids: AnyArray | None, name: str) -> None:
+    if ids is None:
+        return
+    promised = np.empty(int(owner.max()) + 1)
+    promised[owner[::-1]] = values[::-1]  # the first record of each person decides
+    row = first_where(promised[owner] != values)
+    if row is not None:
+        raise InvalidInput(
+            f"person {ids[row]!s} has two values of {name}: {promised[owner[row]]:g} in an earlier record and "
+            f"{values[row]:g} in record {row}; give one, the smaller to be safe"
+        )

@@ -1,0 +1,96 @@
+"""Plans in words: plain text for `Plan.summary`, and the cells of the command line's table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from privypurse.plans.plan import LevelRow, Plan, Promise
+
+COLUMNS = ("people", "ε promised", "ε certified", "rate", "clip norm")
+
+
+def cells(row: LevelRow) -> tuple[str, ...]:
+    """One line of the table."""
+    return (
+        f"{row.people:,}",
+        _span(row.epsilon, lambda value: f"{value:.4g}"),
+        _span(row.certified, lambda value: f"{value:.4f}") + (" (capped)" if row.capped else ""),
+        _span(row.rate, lambda value: f"{value:.4g}"),
+        _span(row.clip_norm, lambda value: f"{value:.4g}"),
+    )
+
+
+def facts(plan: Plan) -> list[str]:
+    """What holds for the whole plan, a line each."""
+    deltas = (float(plan.levels.delta.min()), float(plan.levels.delta.max()))
+    unused = sum(row.capped for row in plan.by_level())
+    lines = [
+        f"method {plan.method}, "
+        + (
+            f"{plan.records:,} records, each counted as one person"
+            if plan.owner is None
+            else f"{plan.people:,} people with {plan.records:,} records"
+        )
+        + f", steps: {plan.steps:,}",
+        f"noise multiplier {plan.noise_multiplier:.5g}, clip norm {plan.clip_norm:g}, "
+        f"public divisor {plan.batch_size:,}, expected batch {plan.expected_batch_size:,.1f} people",
+        f"proved by {_ACCOUNTANTS[plan.accountant]}, δ {_span(deltas)}",
+        whose(plan),
+    ]
+    if plan.filter is not None:
+        lines.append(
+            f"up to {plan.shape.extra_steps:,} steps may follow, for those whose purse still pays: a filter "
+            f"({plan.filter}) keeps everyone within the ε promised" + _SPLIT[plan.filter]
+        )
+        if plan.shape.stop is not None:
+            lines.append(f"they end early by private questions, paid for in the ε certified: {plan.shape.stop}")
+    if unused:
+        lines.append(f"capped: {unused:,} people granted more than this training can use, even in every step")
+    if plan.levels.delta.max() * plan.people >= 1:
+        lines.append(f"warning: {large_delta(plan)}")
+    return [*lines, *plan.notes]
+
+
+def whose(plan: Plan) -> str:
+    """What binds the plan to its people."""
+    if plan.roll is not None:
+        return "it knows its people by id (as keyed digests): it is applied to their records by person=, in any order"
+    if plan.seal is not None:
+        return "it holds for the rows of its table as they are, in this order; made with ids it would follow people"
+    return "it holds for this order of rows; made from Budgets(…, person=ids) it would follow people"
+
+
+def large_delta(plan: Plan) -> str:
+    """What a δ of 1/n or more means."""
+    return (
+        f"δ = {plan.levels.delta.max():g} is not below 1/{plan.people:,}: it allows that somebody's data is given "
+        "away whole in every run; choose one well below 1 / people"
+    )
+
+
+def text(plan: Plan, most: int = 12) -> str:
+    """The whole plan as plain text."""
+    if plan.promise is Promise.PART:  # its table would say how many were drawn
+        return f"method {plan.method}, {plan.steps:,} steps\n\n{plan.promise.text}"
+    table = [COLUMNS, *(cells(row) for row in plan.by_level(most))]
+    widths = [max(len(line[k]) for line in table) for k in range(len(COLUMNS))]
+    body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([*facts(plan), "", body[0], rule, *body[1:], "", plan.promise.text, ROUNDED, SENSITIVE])
+
+
+_ACCOUNTANTS = {"pld": "privacy loss distributions (pld)", "rdp": "Rényi divergences (rdp)"}
+_SPLIT = {
+    "gdp": ". The table shows what the fixed steps alone cost",
+    "rdp": ". The table shows what the fixed steps alone cost, at nine tenths of δ; the last tenth is the filter's",
+}
+ROUNDED = (
+    "ε promised is each budget, rounded down to the ladder (by less than 1 %). It holds against whoever sees every "
+    "step and the model, if training draws people by independent coins with exactly these rates."
+)
+SENSITIVE = "This table and the saved plan follow from people's budgets: keep them as safe as the data."
+
+
+def _span(ends: tuple[float, float], shown: Callable[[float], str] = "{:.4g}".format) -> str:
+    low, high = shown(ends[0]), shown(ends[1])
+    return low if low == high else f"{low} … {high}"

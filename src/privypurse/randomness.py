@@ -1,0 +1,162 @@
+"""Where coins and noise come from: a cryptographic stream keyed by the operating system, or a seed for tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import warnings
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privypurse.arrays import FloatArray
+from privypurse.errors import InvalidInput, PrivyPurseWarning
+
+if TYPE_CHECKING:
+    from privypurse._chacha import ChaCha
+
+Device = torch.device | str
+
+
+class Randomness(Protocol):
+    """A source of independent coins and noise."""
+
+    @property
+    def secure(self) -> bool: ...
+
+    def for_step(self, step: int, rank: int = 0) -> Randomness:
+        """The source of one step. A seeded one is made from the step's number alone, so that there is no state."""
+        ...
+
+    def uniform(self, count: int) -> FloatArray:
+        """Independent uniforms in (0, 1], multiples of 2^-53 (rule 3)."""
+        ...
+
+    def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
+        """Independent normals in float64, of uniforms with 53 digits or more."""
+        ...
+
+    def stream(self, device: torch.device) -> ChaCha | None:
+        """What makes noise on this device without a detour, if there is something."""
+        ...
+
+
+class SecureRandomness:
+    """Streams keyed by the operating system: AES-256 in counter mode, and on a GPU ChaCha20.
+
+    Guarantee: whoever cannot break AES or ChaCha20 cannot tell the coins and the noise from truly random ones, even
+    after seeing all the others (rule 10). The keys exist in this process only; there is no state to save, and a
+    process that was forked from this one has keys of its own.
+
+    Normals are made by Box and Muller's transform in float64. The radius comes from 63 bits or more, so it reaches
+    9.3 deviations: what is missing beyond has a probability below 2^-62 for each number.
+    """
+
+    secure = True
+
+    def __init__(self) -> None:
+        self._zeros = bytes(0)
+        self._key()
+
+    def _key(self) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        self._process = os.getpid()
+        self._stream = Cipher(algorithms.AES256(os.urandom(32)), modes.CTR(os.urandom(16))).encryptor()
+        self._on_device: dict[torch.device, ChaCha] = {}
+
+    def for_step(self, step: int, rank: int = 0) -> SecureRandomness:
+        return self
+
+    def _bits(self, count: int, dtype: torch.dtype) -> Tensor:
+        if os.getpid() != self._process:
+            self._key()  # a fork would repeat its parent's noise
+        size = count * dtype.itemsize
+        if len(self._zeros) < size:
+            self._zeros = bytes(size)
+        out = bytearray(size + 15)
+        self._stream.update_into(memoryview(self._zeros)[:size], out)
+        return torch.frombuffer(out, dtype=dtype, count=count)
+
+    def uniform(self, count: int) -> FloatArray:
+        if count == 0:
+            return np.empty(0)
+        whole = self._bits(count, torch.int64).numpy().view(np.uint64) >> np.uint64(11)
+        return (whole.astype(np.float64) + 1.0) * 2.0**-53
+
+    def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
+        if count == 0:
+            return torch.empty(0, dtype=torch.float64, device=device)
+        stream = self.stream(torch.device(device))
+        if stream is not None:
+            return stream.normal(count).mul_(deviation)
+        half = (count + 1) // 2
+        u, angle = self._bits(2 * half, torch.int64).to(torch.float64).view(2, half)
+        # A float keeps 53 digits however small it is: u reaches down to 2^-63.
+        u.abs_().mul_(2.0**-63).clamp_(min=2.0**-64)
+        radius = u.log_().mul_(-2.0 * deviation**2).sqrt_()
+        angle.mul_(math.pi / 2.0**63)
+        out = torch.empty(2 * half, dtype=torch.float64)
+        torch.cos(angle, out=out[:half]).mul_(radius)
+        torch.sin(angle, out=out[half:]).mul_(radius)
+        return out[:count].to(device)
+
+    def stream(self, device: torch.device) -> ChaCha | None:
+        if device.type != "cuda" or not _has_triton():
+            return None
+        if os.getpid() != self._process:
+            self._key()
+        if device not in self._on_device:
+            from privypurse._chacha import ChaCha
+
+            self._on_device[device] = ChaCha(device)
+        return self._on_device[device]
+
+
+class SeededRandomness:
+    """Ordinary generators made from a seed and a step: repeatable, and therefore for tests only. Says so."""
+
+    secure = False
+
+    def __init__(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise InvalidInput(f"seed is {seed!r}; it must be a whole number from 0 on")
+        warnings.warn(
+            f"seed={seed}: whoever knows the seed can repeat noise and coins, so nothing is private; for tests only",
+            PrivyPurseWarning,
+            stacklevel=3,
+        )
+        self.seed = seed
+        self._start(seed)
+
+    def _start(self, *where: int) -> None:
+        self._coins = np.random.default_rng([1, *where])
+        word = np.random.SeedSequence([2, *where]).generate_state(1, np.uint64)[0]
+        self._noise = torch.Generator().manual_seed(int(word >> np.uint64(1)))
+
+    def for_step(self, step: int, rank: int = 0) -> SeededRandomness:
+        source = object.__new__(SeededRandomness)
+        source.seed = self.seed
+        source._start(self.seed, step, rank)
+        return source
+
+    def uniform(self, count: int) -> FloatArray:
+        return 1.0 - self._coins.random(count)
+
+    def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
+        return torch.randn(count, generator=self._noise, dtype=torch.float64).mul_(deviation).to(device)
+
+    def stream(self, device: torch.device) -> None:
+        return None
+
+
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def randomness(seed: int | None = None) -> SecureRandomness | SeededRandomness:
+    """The cryptographic source, or a seeded one (with a warning)."""
+    return SecureRandomness() if seed is None else SeededRandomness(seed)

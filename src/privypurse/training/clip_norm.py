@@ -1,0 +1,50 @@
+"""Choosing a clip norm privately: the median of everybody's gradient norm, and what asking for it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from privypurse.accounting.filters import Filter
+from privypurse.arrays import IntArray
+from privypurse.errors import InvalidInput
+from privypurse.queries import statistics
+from privypurse.training.gradients import per_record_norms
+from privypurse.training.gradients.clipped import Loss
+from privypurse.training.individual.norm_passes import moved
+from privypurse.training.loading import Order, loaded
+
+_AT_ONCE = 512
+
+
+def median_gradient_norm(
+    model: nn.Module,
+    loss_fn: Loss,
+    dataset: Dataset[Any],
+    purses: Filter,
+    *,
+    cap: float,
+    noise: float,
+    seed: int | None = None,
+) -> statistics.Quantiles:
+    """The private median of the records' gradient norms with the model as it is (Abadi et al. 2016 clip there).
+
+    ``cap`` is a public number that norms are clipped to, ``noise`` the deviation, in records, of the noise on each of
+    20 counts. Every record pays for its own bits out of ``purses``, a `Filter` with one purse for each record: what
+    training is planned with must leave that much. Records, not persons, are the unit: for data in which each person
+    has one. ``values[0]`` is the median, and ``cost`` what it cost at most.
+    """
+    size = len(dataset)  # type: ignore[arg-type]
+    if purses.total.shape != (size,):
+        raise InvalidInput(f"purses holds {purses.total.size:,} purses for {size:,} records; give one each")
+    device = next(model.parameters()).device
+    pieces: list[IntArray] = [piece.numpy() for piece in torch.split(torch.arange(size), _AT_ONCE)]
+    found = []
+    for data in loaded(dataset, map(Order, pieces)):
+        *inputs, label = moved(data, device)
+        found.append(per_record_norms(model, loss_fn, tuple(inputs), label).cpu())
+    norms = torch.cat(found).double().numpy()
+    return statistics.quantiles(norms, purses, probabilities=(0.5,), cap=cap, noise=noise, seed=seed)

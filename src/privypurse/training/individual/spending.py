@@ -1,0 +1,144 @@
+"""What each person really spent in a training run: a reading for people, and the analyses of Yu et al. (2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privypurse._validate import float_vector
+from privypurse.accounting import Progress, gdp
+from privypurse.accounting.odometer import Odometer, Reading
+from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
+from privypurse.errors import InvalidInput
+from privypurse.plans import Plan
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Spending:
+    """What a training run cost each person, by how large their gradients were.
+
+    Guarantee: none. ``text`` says what its ε is (rule 11); the guarantee is the plan's, ``plan.spent()`` or,
+    with a filter, the purse. Everything here is sensitive (rule 6): a person may see their own with `of`, everybody
+    else only statistics that are private themselves (`privypurse.queries.statistics`).
+    """
+
+    plan: Plan
+    meter: Odometer | FloatArray
+    """Counts of steps by level; for full-batch training each person's μ² of Gaussian DP."""
+    active: tuple[tuple[int, int], ...] = ()
+    """(step, how many people could still contribute): the curve of Feldman & Zrnic (2021), Figure 1."""
+    told: tuple[tuple[int, float], ...] = ()
+    """(step, answer) of the stopping rule's questions: released and paid for, so public. `StopWhenFew`: 1 is few."""
+    contributing: AnyArray | None = None
+    """Who could contribute to a further step. A number of them can be published by `queries.statistics.count`."""
+    lost: int = 0
+    """Steps that a crash left nothing known of but their number; they are charged in full."""
+
+    def __repr__(self) -> str:
+        who = "record" if self.plan.roll is None else "id"
+        return f"Spending({self.plan.people:,} people, {self.reading}; sensitive: epsilon(), of({who}), active)"
+
+    @property
+    def reading(self) -> Reading:
+        """Exact, or an estimate."""
+        return self.meter.reading if isinstance(self.meter, Odometer) else Reading.EXACT
+
+    @property
+    def text(self) -> str:
+        """What its ε is, and what it is not, in words."""
+        lost = f" Of {self.lost:,} steps before a crash only the number is known; they count in full."
+        questions = " The stopping rule's questions, which the plan paid for, are not in it."
+        return self.reading.text + (lost if self.lost else "") + (questions if self.told else "")
+
+    def epsilon(self, accountant: str = "pld", progress: Progress | None = None) -> FloatArray:
+        """For each record its person's ε at their δ on this trajectory, by "pld" (tighter) or "rdp".
+
+        Of the steps: the questions of a stopping rule (``told``) are not in it. Never more than the ε promised, which
+        is proved for every trajectory and may be the tighter of the two.
+        """
+        by_person = self.epsilon_by_person(accountant, progress)
+        return frozen(by_person if self.plan.owner is None else by_person[self.plan.owner])
+
+    def epsilon_by_person(self, accountant: str = "pld", progress: Progress | None = None) -> FloatArray:
+        """The same, one entry a person."""
+        return self._epsilon(np.arange(self.plan.people), accountant, progress)
+
+    def of(self, person: Any, accountant: str = "pld") -> float:
+        """What a person may be told: their own ε, by their id. It costs nobody anything.
+
+        Where the plan was made without ids, ``person`` is the number of one of their records.
+        """
+        unit = self._record(person) if self.plan.roll is None else self.plan.roll.unit_of(person)
+        return float(self._epsilon(np.array([unit], dtype=np.int64), accountant, None)[0])
+
+    def _record(self, record: Any) -> int:
+        if isinstance(record, bool) or not hasattr(record, "__index__") or not 0 <= record < self.plan.records:
+            raise InvalidInput(f"record is {record!r}; there are {self.plan.records:,}, counted from 0")
+        return int(record if self.plan.owner is None else self.plan.owner[record])
+
+    def _epsilon(self, who: IntArray, accountant: str, progress: Progress | None) -> FloatArray:
+        found = self._measured(who, accountant, progress)
+        return np.minimum(found, self.plan.levels.epsilon[self.plan.level_of[who]])
+
+    def _measured(self, who: IntArray, accountant: str, progress: Progress | None) -> FloatArray:
+        delta = self.plan.levels.delta[self.plan.level_of[who]]
+        if isinstance(self.meter, Odometer):
+            return self.meter.epsilon(delta, accountant, who, progress)
+        if accountant not in ("rdp", "pld"):
+            raise InvalidInput(f"accountant is {accountant!r}; choose 'rdp' or 'pld'")
+        squares = self.meter[who]
+        out = np.empty(who.size)
+        for some in np.array_split(np.arange(who.size), max(1, who.size // 2000)):
+            if accountant == "rdp":
+                out[some] = gdp.epsilon_from_zcdp(squares[some] / 2, delta[some])
+            else:  # the exact ε of Gaussian steps, which a loss distribution would only approach
+                out[some] = gdp.epsilon(np.sqrt(squares[some]), delta[some]) * (1 + 1e-12)
+        return out
+
+
+@dataclass(frozen=True)
+class Group:
+    """One group's average ε, and how well the model serves it."""
+
+    name: Any
+    people: int
+    mean_epsilon: float
+    accuracy: float | None
+
+
+def by_group(epsilon: FloatArray, groups: Any, accuracy: dict[Any, float] | None = None) -> list[Group]:
+    """Average ε of each group, ascending (Yu et al. 2023, Figures 2 and 6). Sensitive.
+
+    ``groups`` has one entry for each ε; ``accuracy`` may say how often the model is right for each group, on records
+    that took no part in training.
+    """
+    labels = np.asarray(groups)
+    values = float_vector(epsilon, "epsilon")
+    if labels.shape != values.shape:
+        raise InvalidInput(f"groups has shape {labels.shape}, but there are {values.size:,} ε")
+    found, place = np.unique(labels, return_inverse=True)
+    names = found.tolist()  # as plain Python, whatever array they came in
+    if accuracy is not None and (missing := [name for name in names if name not in accuracy]):
+        raise InvalidInput(f"accuracy says nothing about the group {missing[0]!r}")
+    people = np.bincount(place)
+    means = np.bincount(place, weights=values) / people
+    return [
+        Group(names[k], int(people[k]), float(means[k]), None if accuracy is None else accuracy[names[k]])
+        for k in np.argsort(means).tolist()
+    ]
+
+
+def correlation_with_loss(epsilon: FloatArray, losses: FloatArray) -> float:
+    """Pearson's r between ε and the logarithm of the final training loss (Yu et al. 2023, Figure 5). Sensitive."""
+    eps, loss = float_vector(epsilon, "epsilon"), float_vector(losses, "losses")
+    usable = np.isfinite(loss) & (loss > 0)
+    if eps.size != loss.size or usable.sum() < 2:
+        raise InvalidInput("one loss for each ε is needed, and at least two that are positive")
+    return correlation(eps[usable], np.log(loss[usable]))
+
+
+def correlation(one: AnyArray, other: AnyArray) -> float:
+    """Pearson's r."""
+    return float(np.corrcoef(one, other)[0, 1])

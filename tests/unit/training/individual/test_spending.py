@@ -1,0 +1,223 @@
+"""What each person really spent, and the analyses of it."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+import privypurse as pp
+from privypurse.accounting import PLD, RDP, Composed, Odometer, SampledGaussian
+from privypurse.accounting.odometer import Reading
+from privypurse.plans import LevelTable
+from privypurse.training.individual.spending import Spending, by_group, correlation, correlation_with_loss
+
+# Four people own seven records; the levels differ in rate, clip norm and δ.
+OWNER = [2, 0, 0, 1, 2, 3, 2]
+LEVELS = LevelTable(
+    epsilon=[1.0, 2.0, 4.0],
+    delta=[1e-6, 1e-5, 1e-4],
+    rate=[0.02, 0.1, 0.0],
+    clip_norm=[1.0, 0.5, 1.0],
+    capped=[False] * 3,
+)
+
+
+def a_plan(owner=OWNER, levels=LEVELS, level_of=(0, 1, 1, 2)):
+    return pp.Plan(
+        method="mine",
+        accountant="rdp",
+        promise="data",
+        shape=pp.TrainingShape(steps=100, batch_size=1, noise_multiplier=1.5, clip_norm=1.0),
+        levels=levels,
+        level_of=list(level_of),
+        owner=owner,
+    )
+
+
+@functools.cache
+def trained(exact=True, owned=True):
+    plan = a_plan(owner=OWNER if owned else None)
+    noise = plan.noise_multiplier * plan.clip_norm / plan.levels.clip_norm
+    meter = Odometer(plan.levels.rate, noise, plan.level_of, levels=10, exact=exact)
+    meter.look(np.array([0.25, 0.8, 0.0, 1.0]))
+    meter.advance(60)
+    meter.look(np.array([1.0, 0.1, 0.0, 1.0]))
+    meter.advance(40)
+    return Spending(plan, meter, active=((0, 4),), told=((100, 3.5),))
+
+
+def releases():
+    """What the four people faced, written out by hand."""
+    return [
+        Composed((SampledGaussian(0.02, 1.5 / 0.3, 60), SampledGaussian(0.02, 1.5, 40))),
+        Composed((SampledGaussian(0.1, 3.0 / 0.8, 60), SampledGaussian(0.1, 3.0 / 0.1, 40))),
+        SampledGaussian(0.1, 3.0, 0),
+        SampledGaussian(0.0, 1.5, 100),
+    ]
+
+
+@pytest.mark.parametrize(("accountant", "reference"), [("rdp", RDP()), ("pld", PLD())])
+def test_spending_of_persons_with_several_records(accountant, reference):
+    spending = trained()
+    expected = reference.epsilons(releases(), np.array([1e-6, 1e-5, 1e-5, 1e-4]))
+    by_person = spending.epsilon_by_person(accountant)
+    np.testing.assert_allclose(by_person, expected, rtol=2e-3)
+    assert by_person[2] == by_person[3] == 0 < by_person[:2].min()
+    by_record = spending.epsilon(accountant)
+    np.testing.assert_array_equal(by_record, by_person[OWNER])
+    for record in range(7):
+        assert spending.of(record, accountant) == pytest.approx(by_record[record], rel=1e-6)
+        assert isinstance(spending.of(np.int64(record), accountant), float)
+    with pytest.raises(ValueError, match="read-only"):
+        by_record[0] = 0.0
+
+
+def test_spending_where_each_record_is_its_own():
+    spending = trained(owned=False)
+    np.testing.assert_array_equal(spending.epsilon("rdp"), trained().epsilon_by_person("rdp"))
+    assert [spending.of(record, "rdp") for record in range(4)] == spending.epsilon("rdp").tolist()
+
+
+def test_no_trajectory_costs_more_than_the_plan():
+    spending = trained()
+    plan = spending.plan
+    assert (spending.epsilon("rdp") <= plan.spent() * (1 + 1e-9)).all()
+    assert (spending.epsilon("pld") <= plan.spent()).all()
+
+
+def test_the_default_is_the_tighter_accountant():
+    spending = trained()
+    np.testing.assert_array_equal(spending.epsilon(), spending.epsilon("pld"))
+    assert spending.of(3) == spending.of(3, "pld")
+    assert (spending.epsilon() <= spending.epsilon("rdp")).all()
+
+
+def test_a_reading_says_what_it_is():
+    assert trained().reading is Reading.EXACT
+    assert trained(exact=False).reading is Reading.ESTIMATE
+    assert Spending(a_plan(), np.zeros(4)).reading is Reading.EXACT
+
+
+@pytest.mark.parametrize("record", [-1, 7, 1.0, "0", None, True, math.nan])
+def test_a_record_that_is_not_there(record):
+    for spending in (trained(), Spending(a_plan(), np.zeros(4))):
+        with pytest.raises(pp.InvalidInput, match=r"record is .*there are 7, counted from 0"):
+            spending.of(record)
+
+
+def test_an_unknown_accountant():
+    for spending in (trained(), Spending(a_plan(), np.zeros(4))):
+        for ask in (spending.epsilon, spending.epsilon_by_person, functools.partial(spending.of, 0)):
+            with pytest.raises(pp.InvalidInput, match="accountant is 'gdp'"):
+                ask("gdp")
+
+
+def gaussian_epsilon(mu, delta):
+    """Balle & Wang (2018), Theorem 8, solved by Brent's method."""
+
+    def excess(epsilon):
+        first = special.ndtr(mu / 2 - epsilon / mu)
+        return first - math.exp(epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)) - delta
+
+    return optimize.brentq(excess, 0.0, 300.0, xtol=1e-13) if excess(0.0) > 0 else 0.0
+
+
+def test_full_batch_spending_is_exact():
+    squares = np.array([0.03, 0.04, 0.0, 0.25])
+    spending = Spending(a_plan(), squares)
+    expected = [
+        gaussian_epsilon(math.sqrt(s), d) for s, d in zip(squares, [1e-6, 1e-5, 1e-5, 1e-4], strict=True) if s
+    ]
+    exact = spending.epsilon_by_person("pld")
+    np.testing.assert_allclose(exact[[0, 1, 3]], expected, rtol=1e-7)
+    assert (exact[[0, 1, 3]] >= np.array(expected) * (1 - 1e-10)).all()
+    assert exact[2] == 0
+    # By zero-concentrated DP: larger, and what the Rényi accountant says of such steps, about.
+    concentrated = spending.epsilon_by_person("rdp")
+    assert (concentrated[[0, 1, 3]] > exact[[0, 1, 3]]).all()
+    assert concentrated[2] == 0
+    by_orders = RDP().epsilons([SampledGaussian(1.0, 2.0, 1)], 1e-4)[0]
+    assert concentrated[3] == pytest.approx(by_orders, rel=5e-3)
+    np.testing.assert_array_equal(spending.epsilon(), exact[OWNER])
+    assert [spending.of(record) for record in range(7)] == exact[OWNER].tolist()
+    # What is proved for every trajectory is never exceeded, whatever a looser accountant says.
+    promised = a_plan().levels.epsilon[a_plan().level_of]
+    for accountant in ("pld", "rdp"):
+        assert (Spending(a_plan(), np.full(4, 9.0)).epsilon_by_person(accountant) == promised).all()
+
+
+def test_full_batch_spending_of_many_people_in_pieces():
+    people = 5000
+    levels = LevelTable(epsilon=[1.0], delta=[1e-5], rate=[1.0], clip_norm=[1.0], capped=[False])
+    squares = np.linspace(0, 2, people)
+    spending = Spending(a_plan(None, levels, [0] * people), squares)
+    for accountant in ("pld", "rdp"):
+        everyone = spending.epsilon(accountant)
+        assert (np.diff(everyone) >= 0).all()
+        assert everyone[4321] == spending.of(4321, accountant)
+
+
+# --- Groups ---------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_averaged_and_sorted():
+    epsilon = [3.0, 1.0, 2.0, 5.0, 1.5]
+    groups = by_group(epsilon, ["b", "a", "b", "c", "a"], {"a": 0.9, "b": 0.8, "c": 0.5, "unused": 1.0})
+    assert [(group.name, group.people, group.mean_epsilon, group.accuracy) for group in groups] == [
+        ("a", 2, 1.25, 0.9),
+        ("b", 2, 2.5, 0.8),
+        ("c", 1, 5.0, 0.5),
+    ]
+    assert [group.accuracy for group in by_group(epsilon, ["b", "a", "b", "c", "a"])] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        ([0, 1, 0], int),
+        (np.array([0, 1, 0], dtype=np.uint8), int),
+        (np.array(["x", "y", "x"]), str),
+        (np.array(["x", "y", "x"], dtype=object), str),  # as a data frame's column gives them
+        (np.array([True, False, True]), bool),
+    ],
+)
+def test_names_of_groups_are_plain(labels, kind):
+    groups = by_group([1.0, 2.0, 4.0], labels)
+    assert all(type(group.name) is kind for group in groups)
+    assert sorted(group.mean_epsilon for group in groups) == [2.0, 2.5]
+
+
+def test_groups_that_do_not_fit():
+    for groups in (["a"], ["a", "b", "c"], [["a", "b"]], "a"):
+        with pytest.raises(pp.InvalidInput, match="groups has shape"):
+            by_group([1.0, 2.0], groups)
+    with pytest.raises(pp.InvalidInput, match="nothing about the group 'b'"):
+        by_group([1.0, 2.0], ["a", "b"], {"a": 0.5})
+    with pytest.raises(pp.InvalidInput, match="epsilon is empty"):
+        by_group([], [])
+
+
+# --- Correlations ---------------------------------------------------------------------------------------------------
+
+
+def test_correlation_with_the_logarithm_of_the_loss():
+    rng = np.random.default_rng(0)
+    losses = np.exp(rng.normal(size=50))
+    epsilon = 2 + 0.3 * np.log(losses) + 0.1 * rng.normal(size=50)
+    ours = correlation_with_loss(epsilon, losses)
+    assert ours == pytest.approx(stats.pearsonr(epsilon, np.log(losses)).statistic, rel=1e-12)
+    assert correlation_with_loss(2 + 0.3 * np.log(losses), losses) == pytest.approx(1.0)
+    assert correlation(epsilon, -epsilon) == pytest.approx(-1.0)
+
+
+def test_losses_without_a_logarithm_are_left_out():
+    epsilon, losses = (
+        np.array([1.0, 2.0, 3.0, 4.0, 9.0, 9.0, 9.0]),
+        np.array([0.1, 0.5, 0.3, 0.9, 0.0, math.inf, -1.0]),
+    )
+    assert correlation_with_loss(epsilon, losses) == correlation_with_loss(epsilon[:4], losses[:4])
+    for wrong in (losses[:4], np.zeros(7), np.array([1.0, 0, 0, 0, 0, 0, 0])):
+        with pytest.raises(pp.InvalidInput, match="one loss for each ε"):
+            correlation_with_loss(epsilon, wrong)

@@ -1,0 +1,216 @@
+"""Two processes over gloo: each draws from its share, noise once in total, the same model everywhere."""
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from scipy import stats
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+import privypurse as pp
+from privypurse.training.distributed import Processes
+from privypurse.training.noise import GridNoise
+
+torch.set_num_threads(1)
+pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+STRICT = 1e-6
+LOSS = partial(F.cross_entropy, reduction="none")
+
+
+def _entered(
+    rank: int, size: int, port: int, work: Callable[..., Any], arguments: tuple[Any, ...], out: Path
+) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=size)
+    torch.save(work(rank, *arguments), out / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def together(tmp_path: Path, work: Callable[..., Any], *arguments: Any, size: int = 2) -> list[Any]:
+    """What ``work(rank, …)`` gives in each of several processes that know of each other."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    children = [
+        context.Process(target=_entered, args=(rank, size, port, work, arguments, tmp_path)) for rank in range(size)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(timeout=900)
+    assert [child.exitcode for child in children] == [0] * size
+    return [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(size)]
+
+
+def data(n: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 6, generator=generator, dtype=torch.float64)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+
+
+def planned(n: int, steps: int, batch_size: int, person: object = None) -> pp.Plan:
+    epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else np.full(n, 2.0)
+    plan = pp.plan(
+        pp.Budgets(epsilon, delta=1e-5, person=person), "scale", steps=steps, batch_size=batch_size, accountant="rdp"
+    )
+    return plan if person is None else plan.applied_to(person)
+
+
+def trained(rank: int, plan: pp.Plan, dataset: TensorDataset, first_seed: int = 0, **options: Any) -> list[Any]:
+    model = network(first_seed + rank)  # every process starts elsewhere; all must go on from the first one's
+    report = pp.train(model, torch.optim.SGD(model.parameters(), lr=0.5), dataset, plan, LOSS, **options)
+    return [report.steps, *(parameter.detach() for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize("person", [None, np.repeat(np.arange(10), 4)], ids=["records", "persons"])
+@pytest.mark.parametrize("physical", [None, 7])
+def test_two_processes_take_the_steps_of_one(tmp_path: Path, person: object, physical: int | None) -> None:
+    """Everyone is drawn at every step, so only the sum's order differs; noise of the first process's seed.
+
+    Each process rounds its part to the noise's grid, so that a step may differ by one of its steps.
+    """
+    n = 40
+    plan, dataset = planned(n, 5, n if person is None else 10, person), data(n)
+    assert plan.rates.min() == 1.0
+    alone = trained(0, plan, dataset, seed=2, max_physical_batch=physical)
+    first, second = together(tmp_path, partial(trained, seed=2, max_physical_batch=physical), plan, dataset)
+    grid = GridNoise(plan.noise_multiplier * plan.clip_norm, 1).step
+    for one, other, expected in zip(first, second, alone, strict=True):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(expected), rtol=1e-9, atol=5 * grid)
+
+
+def loop(rank: int, plan: pp.Plan, dataset: TensorDataset, everyone_adds_noise: bool = False) -> dict[str, Any]:
+    """The ordinary loop: released gradients and drawn records of each step."""
+    if everyone_adds_noise:
+        Processes.first = property(lambda self: True)
+    width = dataset.tensors[0].shape[1]
+    inner = nn.Linear(width, 2, bias=False).to(dataset.tensors[0].dtype)
+    model, optimizer, loader = pp.make_private(inner, torch.optim.SGD(inner.parameters(), lr=0.0), dataset, plan)
+    released, drawn = [], []
+    for x, y in loader:
+        batch = model._attendance._batch
+        drawn.append(batch.records[: batch.real])
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        released.append(inner.weight.grad.flatten().clone())
+    return {"released": torch.stack(released).double().numpy(), "drawn": drawn, "steps": optimizer.steps_taken}
+
+
+def test_noise_is_added_once_in_total(tmp_path: Path) -> None:
+    plan = planned(40, 60, 10)
+    nothing = TensorDataset(torch.zeros(40, 250), torch.zeros(40, dtype=torch.int64))
+
+    def standardised(results: list[Any]) -> np.ndarray:
+        assert np.array_equal(results[0]["released"], results[1]["released"])
+        return results[0]["released"].ravel() * plan.batch_size / (plan.noise_multiplier * plan.clip_norm)
+
+    noise = standardised(together(tmp_path, loop, plan, nothing))
+    assert stats.kstest(noise, "norm").pvalue > STRICT
+    twice = standardised(together(tmp_path, loop, plan, nothing, True))
+    assert stats.kstest(twice, "norm").pvalue < STRICT
+
+
+def test_shares_are_whole_persons_with_coins_of_their_own(tmp_path: Path) -> None:
+    person = np.repeat(np.arange(200), 2)
+    plan, dataset = planned(400, 150, 40, person), data(400)
+    results = together(tmp_path, loop, plan, dataset)
+    owners = [person[np.concatenate(result["drawn"])] for result in results]
+    assert not set(owners[0]) & set(owners[1])
+    for result in results:
+        assert result["steps"] == plan.steps
+        for records in result["drawn"]:
+            assert all(np.isin([2 * (r // 2), 2 * (r // 2) + 1], records).all() for r in records)
+    counts = np.array([[len(set(person[records])) for records in result["drawn"]] for result in results])
+    trials, rate = 200 * plan.steps, float(plan.rates[0])
+    assert stats.binomtest(int(counts.sum()), trials, rate).pvalue > STRICT
+    assert stats.binomtest(int(counts.sum()), trials, rate * 1.1).pvalue < STRICT
+    assert abs(np.corrcoef(counts)[0, 1]) < 5.5 / np.sqrt(plan.steps)
+
+
+def test_one_process_counts_and_saves(tmp_path: Path) -> None:
+    plan, dataset = planned(40, 12, 10), data(40)
+    stopped = together(
+        tmp_path, partial(trained, checkpoint=tmp_path / "run", steps=5, checkpoint_every=5), plan, dataset
+    )
+    assert [result[0] for result in stopped] == [5, 5]
+    assert (tmp_path / "run" / "steps").read_text().splitlines()[-1].split()[1] == "5"
+    ended = together(tmp_path, partial(trained, checkpoint=tmp_path / "run"), plan, dataset)
+    assert [result[0] for result in ended] == [12, 12]
+    assert all(torch.equal(a, b) for a, b in zip(ended[0][1:], ended[1][1:], strict=True))
+
+
+def test_a_model_in_ddp_is_taken_out_of_it(tmp_path: Path) -> None:
+    together(tmp_path, _wrapped)
+
+
+def _wrapped(rank: int) -> None:
+    dataset, plan = data(40), planned(40, 3, 10)
+    inner = network(rank)
+    model, optimizer, loader = pp.make_private(
+        nn.parallel.DistributedDataParallel(inner), torch.optim.SGD(inner.parameters(), lr=0.1), dataset, plan
+    )
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert optimizer.steps_taken == 3
+
+
+def followed(rank: int, plans: list[pp.Plan], dataset: TensorDataset) -> list[Any]:
+    results = []
+    for plan in plans:
+        model = network(0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)  # everywhere the same gradients, whoever was drawn
+        report = pp.train(model, optimizer, dataset, plan, LOSS, individual=pp.Individual(every=3))
+        results.append([report.steps, np.array(report.spending.meter.counts), report.spending.told])
+    return results
+
+
+@pytest.mark.parametrize("person", [None, np.repeat(np.arange(10), 4)], ids=["records", "persons"])
+def test_spending_is_followed_across_processes(tmp_path: Path, person: object) -> None:
+    """Levels as in one process; and one answer to each question, not one of every process, which would cost again."""
+    budgets = pp.Budgets(np.full(40, 3.0), delta=1e-5, person=person)
+    stops = [
+        pp.StopAtPlateau(noise=30.0, every=2, most=3, patience=9),
+        pp.StopWhenFew(below=20, epsilon=0.05, every=1),
+    ]
+    shape: dict[str, Any] = {"steps": 6, "batch_size": 3, "extra_steps": 12, "clip_norm": 2.0, "accountant": "rdp"}
+    plans, dataset = [pp.plan(budgets, "scale", stop=stop, **shape) for stop in stops], data(40)
+    plans = plans if person is None else [plan.applied_to(person) for plan in plans]
+    first, second = together(tmp_path, followed, plans, dataset)
+    for one, other in zip(first, second, strict=True):
+        assert one[0] == other[0]
+        assert np.array_equal(one[1], other[1])
+        assert one[2] == other[2]
+    assert first[0][0] == 18
+    assert len(first[0][2]) == 3
+    (alone,) = followed(0, plans[:1], dataset)
+    assert np.array_equal(alone[1], first[0][1])
+
+
+def refused(rank: int, plan: pp.Plan, dataset: TensorDataset) -> None:
+    with pytest.raises(pp.InvalidInput, match="runs in one process"):
+        trained(rank, plan, dataset, individual=pp.Individual())
+
+
+def test_full_batch_spending_is_followed_in_one_process_only(tmp_path: Path) -> None:
+    together(tmp_path, refused, planned(40, 3, 40), data(40))
