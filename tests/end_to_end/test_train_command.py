@@ -126,8 +126,11 @@ checkpoint = "mine/checkpoint"
 
 
 def begun(arguments):
-    """A command in a process of its own, running."""
-    code = "import sys\nfrom privypurse.cli import main\nsys.exit(main(sys.argv[1:]))"
+    """A command in a process of its own, running; one that can be interrupted, as in a terminal."""
+    code = (
+        "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from privypurse.cli import main\nsys.exit(main(sys.argv[1:]))"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,
