@@ -278,7 +278,7 @@ def test_a_table_replaced_while_a_run_reads_it_is_refused(
 def test_a_table_replaced_while_a_question_reads_it_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meanwhile(monkeypatch, "privypurse.queries.files.read_table")
+    meanwhile(monkeypatch, "privypurse.budgets.tables.read_table")
     assert main(["query", "people.csv", "count", "--noise", "30"]) == 2
     assert "changed while it was being read" in capsys.readouterr().err
     assert not Path("people.csv.purses").exists()

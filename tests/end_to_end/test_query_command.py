@@ -12,8 +12,8 @@ import pytest
 import privypurse as pp
 from privypurse import cli
 from privypurse.accounting import gdp
+from privypurse.budgets.tables import read_table
 from privypurse.queries import Analyst
-from privypurse.queries.files import read_table
 from privypurse.queries.pursefile import PurseFile
 
 N = 400

@@ -166,7 +166,7 @@ class Budgets:
         """
         from privypurse.budgets import tables as tabular
 
-        return cls._from_columns(tabular.open_columns(Path(path)), epsilon, level, levels, delta, person)
+        return cls._from_columns(tabular.FileColumns(Path(path)), epsilon, level, levels, delta, person)
 
     @classmethod
     def _from_columns(

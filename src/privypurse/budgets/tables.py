@@ -1,12 +1,13 @@
-"""Columns out of CSV and Parquet files and data frames, with errors that name file, column and row."""
+"""Tables of people out of CSV and Parquet files and data frames; errors name file, column and row."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +18,6 @@ import pyarrow.parquet
 from privypurse._validate import float_vector
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
-
-
-class Columns(Protocol):
-    """A table whose columns can be asked for one at a time."""
-
-    def numbers(self, column: str) -> FloatArray: ...
-    def labels(self, column: str) -> AnyArray: ...
-    def where(self, column: str) -> Callable[[int], str]: ...
 
 
 @contextmanager
@@ -49,85 +42,152 @@ def _state(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def open_columns(path: Path) -> Columns:
-    """The columns of a .csv or .parquet file."""
+def read_table(path: str | Path) -> dict[str, AnyArray]:
+    """All columns of a .csv or .parquet file, as arrays to ask about.
+
+    A column of a CSV file holds whole numbers, numbers, true or false, or dates if every cell that is not empty does,
+    and text otherwise; an empty cell is missing. So one cell decides about the kind of its column, which is taken to
+    be public: where that matters, use Parquet, which states kinds.
+    """
+    file = Path(path)
+    names = _names(file)
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"{file} has two columns of the same name; rename one")
+    columns = {name: values.combine_chunks() for name, values in zip(names, _read(file).columns, strict=True)}
+    if _is_csv(file):
+        columns = {name: _told_apart(text) for name, text in columns.items()}
+    return {name: _as_numpy(values) for name, values in columns.items()}
+
+
+def _is_csv(path: Path) -> bool:
     if not path.exists():
         raise InvalidInput(f"{path} does not exist; check the spelling and the folder")
-    kind = path.suffix.lower()
+    if path.suffix.lower() not in (".csv", ".parquet", ".pq"):
+        raise InvalidInput(f"{path} is neither .csv nor .parquet; convert it")
+    return path.suffix.lower() == ".csv"
+
+
+def _names(path: Path) -> list[str]:
+    with _readable(path, "is it UTF-8, and what its ending says?"):
+        schema = pyarrow.csv.open_csv(path).schema if _is_csv(path) else pyarrow.parquet.read_schema(path)
+    return list(schema.names)
+
+
+def _read(path: Path, column: str | None = None) -> Any:
+    """One column or all of them; the cells of a CSV file as text."""
+    with _readable(path, "give every row all its cells, in UTF-8"):
+        if not _is_csv(path):
+            table = pyarrow.parquet.read_table(path, columns=None if column is None else [column])
+        else:
+            names = _names(path) if column is None else [column]
+            # Kinds guessed from the first rows would fail on later ones.
+            kinds = dict.fromkeys(names, pa.string())
+            convert = pyarrow.csv.ConvertOptions(include_columns=names, column_types=kinds, strings_can_be_null=False)
+            # A blank line is a record whose cells are empty, not one to pass over.
+            parse = pyarrow.csv.ParseOptions(ignore_empty_lines=False)
+            table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+    if table.num_rows == 0:
+        raise InvalidInput(f"{path} has no rows; give at least one record")
+    return table
+
+
+@contextmanager
+def _readable(path: Path, mend: str) -> Iterator[None]:
     try:
-        if kind == ".csv":
-            return FileColumns(path, pyarrow.csv.open_csv(path).schema.names, _csv_column)
-        if kind in (".parquet", ".pq"):
-            return FileColumns(path, pyarrow.parquet.read_schema(path).names, _parquet_column)
+        yield
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}; is it UTF-8, and what its ending says?") from None
-    raise InvalidInput(f"{path} is neither .csv nor .parquet; convert it, or pass arrays to Budgets(...)")
+        raise InvalidInput(f"{path} cannot be read: {error}; {mend}") from None
 
 
-def _csv_column(path: Path, column: str) -> Any:
-    # As text: whether a cell is a number is judged below, cell by cell, not by guessing from the first ones.
-    options = pyarrow.csv.ConvertOptions(
-        include_columns=[column], column_types={column: pa.string()}, strings_can_be_null=False
-    )
-    # A blank line is a record whose cells are empty, not one to pass over.
-    parse = pyarrow.csv.ParseOptions(ignore_empty_lines=False)
-    return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=options).column(column)
+class Columns(ABC):
+    """A table whose columns can be asked for one at a time."""
+
+    def __init__(self, name: str, columns: Sequence[str]) -> None:
+        self._name, self._columns = name, list(columns)
+
+    def _require(self, column: str) -> None:
+        """Raise unless there is exactly one column of this name."""
+        if column not in self._columns:
+            one_cell = any(";" in str(name) or "\t" in str(name) for name in self._columns)
+            hint = "; cells must be separated by commas" if one_cell else ""
+            found = ", ".join(map(repr, self._columns))
+            raise InvalidInput(f"{self._name} has no column {column!r}; its columns are {found}{hint}")
+        if (count := self._columns.count(column)) > 1:
+            raise InvalidInput(f"{self._name} has {count} columns called {column!r}; rename one")
+
+    @abstractmethod
+    def where(self, column: str) -> Callable[[int], str]:
+        """How to name the place of a cell, given its row."""
+
+    @abstractmethod
+    def labels(self, column: str) -> AnyArray:
+        """The cells as they are; of a file, none may be empty."""
+
+    @abstractmethod
+    def numbers(self, column: str) -> FloatArray:
+        """The cells as float64; a cell that is no number is an error."""
 
 
-def _parquet_column(path: Path, column: str) -> Any:
-    return pyarrow.parquet.read_table(path, columns=[column]).column(column)
+class FileColumns(Columns):
+    """A .csv or .parquet file; each column is read when it is asked for."""
 
-
-class FileColumns:
-    def __init__(self, path: Path, names: list[str], load: Callable[[Path, str], Any]) -> None:
-        self._path, self._names, self._load = path, names, load
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), _names(path))
+        self._path = path
 
     def where(self, column: str) -> Callable[[int], str]:
         return lambda row: f"{self._path}: column {column!r}, row {row + 1} below the header"
 
     def _column(self, column: str) -> Any:
-        if column not in self._names:
-            found = ", ".join(map(repr, self._names))
-            hint = (
-                "; cells must be separated by commas"
-                if any(";" in name or "\t" in name for name in self._names)
-                else ""
-            )
-            raise InvalidInput(f"{self._path} has no column {column!r}; its columns are {found}{hint}")
-        if self._names.count(column) > 1:
-            raise InvalidInput(f"{self._path} has {self._names.count(column)} columns called {column!r}; rename one")
-        try:
-            values = self._load(self._path, column).combine_chunks()
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            raise InvalidInput(
-                f"{self._path} cannot be read: {error}; give every row all its cells, in UTF-8"
-            ) from None
-        if len(values) == 0:
-            raise InvalidInput(f"{self._path} has no rows; give at least one record")
-        return values
+        self._require(column)
+        return _read(self._path, column).column(column).combine_chunks()
 
     def labels(self, column: str) -> AnyArray:
         values = self._column(column)
         empty = pc.is_null(values)
-        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        if _is_text(values):
             empty = pc.or_(empty, pc.equal(values, "").fill_null(True))
-        row = pc.index(empty, True).as_py()
-        if row >= 0:
-            raise InvalidInput(f"{self.where(column)(row)} is empty; fill it in")
+        self._refuse_empty(empty, column)
         return np.asarray(values.to_numpy(zero_copy_only=False))
 
     def numbers(self, column: str) -> FloatArray:
         values = self._column(column)
-        where = self.where(column)
-        if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-            values = _parsed(pc.utf8_trim_whitespace(values), where)
+        if _is_text(values):
+            values = _parsed(pc.utf8_trim_whitespace(values), self.where(column))
         elif not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
             raise InvalidInput(f"{self._path}: column {column!r} holds {values.type}, not numbers")
         numbers = values.cast(pa.float64(), safe=False)
-        if numbers.null_count:
-            row = pc.index(pc.is_null(numbers), True).as_py()
-            raise InvalidInput(f"{where(row)} is empty; fill it in")
+        self._refuse_empty(pc.is_null(numbers), column)
         return np.array(numbers.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def _refuse_empty(self, empty: Any, column: str) -> None:
+        row = pc.index(empty, True).as_py()
+        if row >= 0:
+            raise InvalidInput(f"{self.where(column)(row)} is empty; fill it in")
+
+
+class FrameColumns(Columns):
+    """A pandas DataFrame, or anything with ``.columns`` and ``[]`` that gives arrays."""
+
+    def __init__(self, frame: Any) -> None:
+        if not hasattr(frame, "columns"):
+            raise InvalidInput(f"frame must be a pandas DataFrame, not {type(frame).__name__}")
+        super().__init__("frame", frame.columns)
+        self._frame = frame
+
+    def where(self, column: str) -> Callable[[int], str]:
+        return lambda row: f"frame[{column!r}], row {row}"
+
+    def labels(self, column: str) -> AnyArray:
+        self._require(column)
+        return np.asarray(self._frame[column])
+
+    def numbers(self, column: str) -> FloatArray:
+        return float_vector(self.labels(column), f"frame[{column!r}]")
+
+
+def _is_text(values: Any) -> bool:
+    return bool(pa.types.is_string(values.type) or pa.types.is_large_string(values.type))
 
 
 def _parsed(text: Any, where: Callable[[int], str]) -> Any:
@@ -146,24 +206,18 @@ def _parsed(text: Any, where: Callable[[int], str]) -> Any:
         return pa.array([float(value) for value in text.to_pylist()], pa.float64())
 
 
-class FrameColumns:
-    """A pandas DataFrame, or anything with ``.columns`` and ``[]`` that gives arrays."""
+def _told_apart(text: Any) -> Any:
+    cells = pc.utf8_trim_whitespace(text)
+    cells = pc.if_else(pc.equal(cells, ""), pa.scalar(None, pa.string()), cells)
+    for kind in (pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us")):
+        try:
+            return cells.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return cells
 
-    def __init__(self, frame: Any) -> None:
-        if not hasattr(frame, "columns"):
-            raise InvalidInput(f"frame must be a pandas DataFrame, not {type(frame).__name__}")
-        self._frame = frame
 
-    def where(self, column: str) -> Callable[[int], str]:
-        return lambda row: f"frame[{column!r}], row {row}"
-
-    def labels(self, column: str) -> AnyArray:
-        names = list(self._frame.columns)
-        if column not in names:
-            raise InvalidInput(f"frame has no column {column!r}; its columns are {', '.join(map(str, names))}")
-        if names.count(column) > 1:
-            raise InvalidInput(f"frame has {names.count(column)} columns called {column!r}; rename one")
-        return np.asarray(self._frame[column])
-
-    def numbers(self, column: str) -> FloatArray:
-        return float_vector(self.labels(column), f"frame[{column!r}]")
+def _as_numpy(values: Any) -> AnyArray:
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return np.asarray(values.to_numpy(zero_copy_only=False))

@@ -109,9 +109,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    from privypurse.budgets.tables import unchanged
+    from privypurse.budgets.tables import read_table, unchanged
     from privypurse.queries import Analyst
-    from privypurse.queries.files import read_table
 
     with unchanged(Path(options.table)):
         table = read_table(options.table)
@@ -152,7 +151,7 @@ def _beside(table: Path) -> str:
 
 
 def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
-    from privypurse.budgets.tables import open_columns
+    from privypurse.budgets.tables import FileColumns
 
     if isinstance(options.epsilon, str):
         return pp.Budgets.read(options.table, epsilon=options.epsilon, delta=options.delta, person=options.person)
@@ -162,7 +161,7 @@ def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
             raise pp.InvalidInput(f"{options.table} has no column {name!r}; its columns are {', '.join(table)}")
     delta = table[options.delta] if isinstance(options.delta, str) else options.delta
     # As Budgets.read takes them: a table of columns that were told apart has read 01 as 1.
-    person = None if options.person is None else open_columns(Path(options.table)).labels(options.person)
+    person = None if options.person is None else FileColumns(Path(options.table)).labels(options.person)
     return pp.Budgets(np.full(rows, options.epsilon), delta=delta, person=person)
 
 

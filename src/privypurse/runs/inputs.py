@@ -72,7 +72,7 @@ def pixels(images: AnyArray, labels: AnyArray) -> Part:
 
 
 def _table(path: Path, data: Table, person: str | None = None) -> Part:
-    columns = tabular.open_columns(path)
+    columns = tabular.FileColumns(path)
     encoded = [
         how.encode(columns.numbers(name) if isinstance(how, Range) else columns.labels(name), columns.where(name))
         for name, how in data.features.items()

@@ -247,7 +247,7 @@ def test_a_linked_table_has_the_purses_of_its_own(capsys, table):
 
 
 def pd_table(path):
-    from privypurse.queries.files import read_table
+    from privypurse.budgets.tables import read_table
 
     return read_table(path)
 
