@@ -114,7 +114,7 @@ def run(data: Data, epsilon: np.ndarray, setting: Setting, filtered: bool, seed:
         plan,
         partial(F.cross_entropy, reduction="none"),
         seed=seed,
-        max_physical_batch=20_000 if device == "cuda" else 2_000,
+        execution=pp.Execution(max_physical_batch=20_000 if device == "cuda" else 2_000),
     )
     with torch.no_grad():
         right = (model(data.test.tensors[0]).argmax(1) == data.test.tensors[1]).float().mean().item()

@@ -106,7 +106,7 @@ def train(
         plan,
         individual=pp.Individual(every=every, clip=clip, headroom=headroom),
         loss_fn=LOSS,
-        max_physical_batch=task.physical,
+        execution=pp.Execution(max_physical_batch=task.physical),
         seed=seed,
     )
     some = torch.as_tensor(watched, device=device)

@@ -11,6 +11,7 @@ from privypurse.plans import Plan, Promise, TrainingShape
 from privypurse.plans.schedule import Schedule
 from privypurse.plans.stopping import StopAtPlateau, StopWhenFew
 from privypurse.queries import Analyst
+from privypurse.training.execution import Execution
 from privypurse.version import __version__
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "Analyst",
     "Budgets",
+    "Execution",
     "Filter",
     "Individual",
     "InfeasibleBudget",

@@ -112,7 +112,7 @@ def test_noise_is_that_of_the_reference_clip_norm_whatever_people_grant(
     over_levels, over_people = plan.levels.clip_norm.mean(), plan.clip_norms.mean()
     assert abs(over_levels / plan.clip_norm - 1) > 0.1  # each of these would be noticed
     assert (abs(over_people / plan.clip_norm - 1) > 0.1) == (noise_multiplier is not None)
-    noise = trained(plan, device, max_physical_batch=physical)
+    noise = trained(plan, device, execution=pp.Execution(max_physical_batch=physical))
     require(noise, plan.noise_multiplier * plan.clip_norm / plan.batch_size)
     alike = np.abs(np.corrcoef(noise) - np.eye(STEPS)).max()
     assert alike < 0.1  # and no two steps share it

@@ -392,7 +392,7 @@ def test_a_checkpoint_has_its_name_on_disk_before_the_run_goes_on(
     data = torch.utils.data.TensorDataset(torch.randn(20, 2), torch.zeros(20, dtype=torch.int64))
     losses = torch.nn.CrossEntropyLoss(reduction="none")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pp.train(model, optimizer, data, plan, losses, checkpoint=folder, checkpoint_every=1)
+    pp.train(model, optimizer, data, plan, losses, checkpoint=folder, execution=pp.Execution(checkpoint_every=1))
     places = [place for place, name in enumerate(events) if name == "checkpoint.pt"]
     assert len(places) >= 3
     assert all(events[place + 1 : place + 2] == ["folder"] for place in places)

@@ -32,6 +32,7 @@ from privypurse.plans import Plan, Promise
 from privypurse.plans.schedule import Schedule
 from privypurse.plans.stopping import StopAtPlateau
 from privypurse.queries import statistics
+from privypurse.training.execution import Execution
 from privypurse.training.individual.accounting import Individual
 from privypurse.training.individual.spending import Spending, by_group, correlation_with_loss
 from privypurse.training.loop import train
@@ -188,7 +189,7 @@ class _Cell:
             made,
             losses,
             individual=self._individual(),
-            max_physical_batch=self._physical(model),
+            execution=Execution(max_physical_batch=self._physical(model)),
             seed=self.seed,
         )
         return model, trained.steps, trained.spending

@@ -26,6 +26,7 @@ from privypurse.federated.book import Book, Update
 from privypurse.federated.readable import Readable
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.training.execution import Execution
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train
@@ -308,7 +309,7 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
                     PrivyPurseWarning,
                     stacklevel=3,
                 )
-    shape = replace(terms, local_steps=1, noise_multiplier=1.0)
+    shape, eagerly = replace(terms, local_steps=1, noise_multiplier=1.0), Execution(capture=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
     try:
         with warnings.catch_warnings():
@@ -317,7 +318,7 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
                 plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(size, dtype=np.int64))
                 records = _made_up_like(dataset[0], size)
                 for forgiving in (False, True):  # one looks at the model, the other is how rounds are trained
-                    train(model, optimizer, records, plan, loss_fn, capture=False, seed=0, forgiving=forgiving)
+                    train(model, optimizer, records, plan, loss_fn, execution=eagerly, seed=0, forgiving=forgiving)
     except PrivyPurseError:
         raise
     except Exception as error:

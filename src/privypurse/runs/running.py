@@ -23,6 +23,7 @@ from privypurse.runs.models import model_of
 from privypurse.runs.optimizers import optimizer_of
 from privypurse.runs.planning import plan_of
 from privypurse.training.devices import device_of
+from privypurse.training.execution import Execution
 from privypurse.training.individual.accounting import Individual
 from privypurse.training.individual.spending import Spending
 from privypurse.training.loop import train
@@ -77,11 +78,13 @@ def run(
         plan,
         losses,
         individual=None if config.individual is None else Individual(**vars(config.individual)),
-        max_physical_batch=settings.max_physical_batch,
         max_records_per_person=settings.max_records_per_person,
         checkpoint=settings.checkpoint,
-        checkpoint_every=settings.checkpoint_every,
-        progress=bar,
+        execution=Execution(
+            max_physical_batch=settings.max_physical_batch,
+            checkpoint_every=settings.checkpoint_every,
+            progress=bar,
+        ),
         seed=settings.seed,
     )
     found = None if inputs.test is None else score(model, inputs.test)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
+from privypurse.accounting import Progress
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.randomness import Randomness
@@ -182,7 +183,7 @@ class PrivateLoader:
         attendance: Attendance,
         workers: int = 0,
         options: dict[str, Any] | None = None,
-        progress: bool = False,
+        progress: bool | Progress = False,
     ) -> None:
         self._dataset, self._draws, self._attendance = dataset, draws, attendance
         self._workers, self._options, self._progress = workers, options or {}, progress
@@ -207,7 +208,7 @@ class PrivateLoader:
                     look = self._looked_at and run.keys.due("collate_fn")
                     yield Order(batch.records, run.keys.of(step, f"load {number}"), look)
 
-        with shown(run.plan, self._progress and run.processes.first) as bar, borrowed(run.device):
+        with shown(run.plan, run.processes.first and self._progress) as bar, borrowed(run.device):
             for data in loaded(self._dataset, orders(), self._workers, self._options):
                 batch = waiting.popleft()
                 self._compare_shapes(data)

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, TensorDataset
 
+from privypurse.accounting import Progress
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.training.captured import OnDevice, one_record_each, static_size
 from privypurse.training.checkpoints import Checkpoints
 from privypurse.training.distributed import unwrapped
+from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.gradients import look, recorded
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.individual.accounting import Individual, follow
@@ -73,16 +75,12 @@ def train(
     *,
     person: Any = None,
     scheduler: Scheduler | None = None,
-    max_physical_batch: int | None = None,
     max_records_per_person: int | None = None,
-    num_workers: int = 0,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     individual: Individual | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
     steps: int | None = None,
-    capture: bool | None = None,
-    progress: bool = False,
+    execution: Execution = DEFAULT,
     seed: int | None = None,
     wide_sums: bool = False,
     forgiving: bool = False,
@@ -98,13 +96,13 @@ def train(
     ``collate_fn`` has to pad to a public length, not to the longest record of a batch, which would decide about
     others.
 
-    ``checkpoint`` is a folder, for one run on one data set: the run is saved there every ``checkpoint_every`` steps
-    (default: about once a minute) and at the end, and goes on from there when it is called again. Its journal counts
-    every step before it is taken, so a run that was killed never counts fewer steps than it released; with a seed it
-    ends as if it had not been.
+    ``checkpoint`` is a folder, for one run on one data set: the run is saved there every so often and
+    at the end, and goes on from there when it is called again. Its journal counts every step before it is taken, so a
+    run that was killed never counts fewer steps than it released; with a seed it ends as if it had not been.
 
-    On a GPU a ``TensorDataset`` whose people have one record each is kept on the device and each step is one captured
-    CUDA graph over a batch of static shape (``capture=False`` turns that off). Larger draws take several.
+    ``execution`` holds what cannot change the guarantee (see `Execution`). On a GPU a ``TensorDataset`` whose people
+    have one record each is kept on the device and each step is one captured CUDA graph over a batch of static shape
+    (``Execution(capture=False)`` turns that off). Larger draws take several.
 
     ``wide_sums`` adds records up in float64, as a float64 model does anyway: without it, data made for it can shift
     how a float32 sum rounds, by up to n² · 6e-8 clip norms for n records in a step. Steps of a wide MLP take twice as
@@ -118,14 +116,8 @@ def train(
     Guarantee: that of `make_private`; it is the same code.
     """
     plan = plan.for_records(person)
-    check(
-        dataset,
-        plan,
-        max_physical_batch=max_physical_batch,
-        max_records_per_person=max_records_per_person,
-        checkpoint_every=checkpoint_every,
-        steps=steps,
-    )
+    check(dataset, plan, execution, max_records_per_person=max_records_per_person, steps=steps)
+    max_physical_batch, num_workers = execution.max_physical_batch, execution.num_workers
     _refuse_scheduler(scheduler)
     if forgiving and (individual is not None or plan.filter is not None):
         raise InvalidInput("forgiving=True cannot follow what each person spends: looks at their norms may raise")
@@ -142,7 +134,7 @@ def train(
                 "the next record in products of shorter floats"
             )
         options = {} if collate_fn is None else {"collate_fn": collate_fn}
-        captured = _captures(run, dataset, capture)
+        captured = _captures(run, dataset, execution.capture)
         if captured:
             dataset = TensorDataset(*(tensor.to(run.device) for tensor in dataset.tensors))  # type: ignore[attr-defined]
         follow(
@@ -150,7 +142,7 @@ def train(
             individual,
             Looks(run, dataset, loss_fn, max_physical_batch, max_records_per_person, num_workers, options),
         )
-        saved = Checkpoints(folder, checkpoint_every, run, bare, optimizer, scheduler, dataset)
+        saved = Checkpoints(folder, execution.checkpoint_every, run, bare, optimizer, scheduler, dataset)
         saved.resume()
         begun_at = run.steps_taken
         if not bare.training:
@@ -166,7 +158,7 @@ def train(
             draws = Draws(run, max_physical_batch, max_records_per_person)
             batches = _eager(run, dataset, loss_fn, _Looking(), draws, num_workers, options)
         goal = plan.all_steps if steps is None else min(steps, plan.all_steps)
-        _take(run, batches, goal, optimizer, scheduler, saved, progress)
+        _take(run, batches, goal, optimizer, scheduler, saved, execution.progress)
         spending = None if run.following is None else run.following.spending()
     finally:
         for module, training in modes:
@@ -199,12 +191,12 @@ def _take(
     optimizer: torch.optim.Optimizer,
     scheduler: Scheduler | None,
     saved: Checkpoints,
-    progress: bool,
+    progress: bool | Progress,
 ) -> None:
     """Steps up to that number, or until the run ends by itself; what was taken is saved, also when interrupted."""
     looked, applied = 0.0, run.steps_taken
     try:
-        with shown(run.plan, progress and run.processes.first) as bar:
+        with shown(run.plan, run.processes.first and progress) as bar:
             bar.update(run.steps_taken)
             stopped = False
             while run.steps_taken < goal and not (stopped := not run.prepare()):

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from privypurse._validate import integer
 from privypurse.errors import InvalidInput, Unsupported
 from privypurse.plans import Plan, Promise
 from privypurse.training.distributed import unwrapped
+from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.gradients import Tape, look
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.individual.accounting import Individual, follow
@@ -385,14 +387,12 @@ def make_private(
     *,
     person: Any = None,
     loss_reduction: str = "mean",
-    max_physical_batch: int | None = None,
     max_records_per_person: int | None = None,
-    num_workers: int = 0,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     individual: Individual | None = None,
     loss_fn: Loss | None = None,
     journal: str | Path | None = None,
-    progress: bool = False,
+    execution: Execution = DEFAULT,
     seed: int | None = None,
     wide_sums: bool = False,
 ) -> tuple[PrivateModel, PrivateOptimizer, PrivateLoader]:
@@ -405,13 +405,14 @@ def make_private(
     refused (see docs/soundness.md, rule 12). Not seen are numbers read off the batch (``.item()``, ``.numpy()``,
     ``len``) and used as constants, parts of a batch that are weighed differently, and memory shared with NumPy.
     ``optimizer.backward(losses)`` takes any loss, one for each record. One pass over the loader is the whole run.
-    ``max_physical_batch`` cuts large draws into several batches of the loop with the same result;
-    ``optimizer.steps_taken`` says when a step is complete (a scheduler wants to be stepped then). ``journal`` names a
-    file in which steps are counted before they are released: a run that is killed and started again with it goes on
+    ``execution`` holds what cannot change the guarantee (see `Execution`). Its ``max_physical_batch`` cuts large
+    draws into several batches of the loop with the same result; ``optimizer.steps_taken`` says when a step is
+    complete (a scheduler wants to be stepped then). ``journal`` names a file
+    in which steps are counted before they are released: a run that is killed and started again with it goes on
     counting from there.
     ``individual`` follows what each person really spends (see `Individual`); that needs ``loss_fn(output, y)`` with
     one loss for each record, and ``optimizer.spending()`` is the outcome. A plan with extra steps always needs it.
-    ``progress`` shows a bar with the ε spent. ``seed`` makes a run repeatable, and therefore not private.
+    ``seed`` makes a run repeatable, and therefore not private.
     ``wide_sums`` adds records up in float64 (see `train`). ``collate_fn`` has to pad to a public length, not to the
     longest record of a batch, which would decide about others. A batch may go through the model in parts, each with
     its own backward pass; do not divide their losses by the number of parts, which hangs on who was drawn.
@@ -427,7 +428,10 @@ def make_private(
     if loss_reduction not in ("mean", "sum"):
         raise InvalidInput(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
     plan = plan.for_records(person)
-    check(dataset, plan, max_physical_batch=max_physical_batch, max_records_per_person=max_records_per_person)
+    check(dataset, plan, execution, max_records_per_person=max_records_per_person)
+    if execution.capture:
+        raise InvalidInput("capture=True is for pp.train: here the loop is yours; leave capture out")
+    max_physical_batch, num_workers = execution.max_physical_batch, execution.num_workers
     if isinstance(model, PrivateModel) or isinstance(optimizer, PrivateOptimizer):
         raise InvalidInput("this model or optimizer is private already; give make_private the ones inside: .inner")
     followed = individual is not None or plan.filter is not None
@@ -453,12 +457,14 @@ def make_private(
     on_device = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
     multiple = 64 if on_device and max_physical_batch is None else 1
     draws = Draws(run, max_physical_batch, max_records_per_person, multiple)
-    loader = TrackedLoader(dataset, draws, attendance, num_workers, options, progress)
+    loader = TrackedLoader(dataset, draws, attendance, num_workers, options, execution.progress)
     return PrivateModel(bare, attendance), PrivateOptimizer(optimizer, attendance), loader
 
 
-def check(dataset: Dataset[Any], plan: Plan, **limits: int | None) -> None:
+def check(dataset: Dataset[Any], plan: Plan, execution: Execution, **limits: int | None) -> None:
     """Raise unless the plan fits the data, spends what it promises, and limits are positive."""
+    if not isinstance(execution, Execution):
+        raise InvalidInput(f"execution is {execution!r}; give pp.Execution(…)")
     if isinstance(dataset, DataLoader | list | tuple) and not (
         isinstance(dataset, list) and len(dataset) == plan.records
     ):
@@ -480,5 +486,5 @@ def check(dataset: Dataset[Any], plan: Plan, **limits: int | None) -> None:
         raise InvalidInput(f"method {plan.method} is for comparison only and keeps no budget; choose another")
     plan.require_kept()  # a plan is a file, and may have been altered
     for name, value in limits.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")
+        if value is not None:
+            integer(value, name)

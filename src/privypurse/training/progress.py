@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from privypurse.accounting import accountant_named
+from privypurse.accounting import Progress, accountant_named
 from privypurse.plans import Plan, Promise
 
 _MARKS = 20  # ε is computed at so many points of a run: each costs a certification
@@ -21,21 +21,29 @@ class Bar:
         """``steps`` are taken. The loss of the last batch is sensitive: for the operator's eyes only (rule 6)."""
 
 
+class _Told(Bar):
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._total, self._progress = plan.all_steps, progress
+
+    def update(self, steps: int, loss: float | None = None) -> None:
+        self._progress(steps, self._total)
+
+
 class _RichBar(Bar):
     def __init__(self, plan: Plan) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich import progress
 
         self._plan, self._mark, self._spent = plan, -1, ""
         taking_part = np.flatnonzero(plan.levels.rate > 0)
         count = min(_MOST_LEVELS, taking_part.size)
         self._levels = taking_part[np.linspace(0, taking_part.size - 1, count).astype(int)].tolist()
         self._loss = ""
-        self._progress = Progress(
-            TextColumn("training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+        self._progress = progress.Progress(
+            progress.TextColumn("training"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[figures]}"),
         )
         self._task = self._progress.add_task("training", total=plan.all_steps, figures="")
 
@@ -69,10 +77,10 @@ class _RichBar(Bar):
 
 
 @contextmanager
-def shown(plan: Plan, wanted: bool) -> Iterator[Bar]:
-    """A bar while the work goes on, if wanted."""
-    if not wanted:
-        yield Bar()
-        return
-    with _RichBar(plan) as bar:
-        yield bar
+def shown(plan: Plan, progress: bool | Progress) -> Iterator[Bar]:
+    """A bar while the work goes on, if wanted, or a function that is told how far it is (`Execution.progress`)."""
+    if progress is True:
+        with _RichBar(plan) as bar:
+            yield bar
+    else:
+        yield _Told(plan, progress) if progress else Bar()

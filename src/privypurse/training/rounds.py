@@ -23,6 +23,7 @@ from privypurse.plans import file as planfile
 from privypurse.plans.schedule import Schedule
 from privypurse.randomness import Randomness, randomness
 from privypurse.training.distributed import Processes
+from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.gradients.clipped import Loss
 from privypurse.training.loop import train
 
@@ -62,13 +63,9 @@ def train_rounds(
     loss_fn: Loss,
     *,
     person: Any = None,
-    max_physical_batch: int | None = None,
     max_records_per_person: int | None = None,
-    num_workers: int = 0,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    capture: bool | None = None,
-    progress: bool = False,
+    execution: Execution = DEFAULT,
     seed: int | None = None,
     wide_sums: bool = False,
 ) -> TrainedInRounds:
@@ -111,13 +108,9 @@ def train_rounds(
             dataset,
             plan,
             loss_fn,
-            max_physical_batch=max_physical_batch,
             max_records_per_person=max_records_per_person,
-            num_workers=num_workers,
             checkpoint=folder,
-            checkpoint_every=checkpoint_every,
-            capture=capture,
-            progress=progress,
+            execution=execution,
             seed=own,
             wide_sums=wide_sums,
         )

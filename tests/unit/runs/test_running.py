@@ -303,7 +303,10 @@ def test_a_run_goes_on_from_its_checkpoint():
         (('epsilon = "epsilon"', 'epsilon = "age"'), "says who granted what"),
         (("batch_size = 8", "batch_size = 80"), "only 40 people"),
         (('device = "cpu"', 'device = "gpu"'), "device 'gpu' cannot be used"),
-        (('device = "cpu"', "max_physical_batch = 0"), "max_physical_batch is 0"),
+        (
+            ('device = "cpu"', "max_physical_batch = 0"),
+            "max_physical_batch must be a whole number of at least 1",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_named(change, words):

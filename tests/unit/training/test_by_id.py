@@ -127,7 +127,7 @@ def test_whoever_is_missing_is_absent_and_nobody_else_notices(most: int | None) 
 
     x, y = data().tensors
     silent = TensorDataset(x, torch.where(torch.as_tensor(gone), -1, y))
-    options: dict[str, Any] = {"seed": 4, "max_physical_batch": most}
+    options: dict[str, Any] = {"seed": 4, "execution": pp.Execution(max_physical_batch=most)}
     pp.train(model, torch.optim.SGD(model.parameters(), lr=0.5), silent, plan, zero, person=IDS, **options)
     whole = torch.cat([p.detach().flatten() for p in model.parameters()])
     rest = np.flatnonzero(~gone)

@@ -53,8 +53,8 @@ def trained(plan: pp.Plan, dataset: TensorDataset, **options: object) -> tuple[n
 def test_captured_steps_are_the_eager_steps(physical: int | None, wide: bool) -> None:
     """With one seed; a static shape of 16 splits most draws of 40 over several replays, and loses nobody."""
     plan, dataset = planned(), data()
-    fast, how = trained(plan, dataset, seed=5, max_physical_batch=physical, wide_sums=wide)
-    slow, _ = trained(plan, dataset, seed=5, capture=False, wide_sums=wide)
+    fast, how = trained(plan, dataset, seed=5, execution=pp.Execution(max_physical_batch=physical), wide_sums=wide)
+    slow, _ = trained(plan, dataset, seed=5, execution=pp.Execution(capture=False), wide_sums=wide)
     assert how.how == "captured"
     assert how.steps == plan.steps
     for one, other in zip(fast.parameters(), slow.parameters(), strict=True):
@@ -66,8 +66,10 @@ def test_captured_steps_are_limited_as_the_eager_steps(batch_size: int, physical
     """Levels, purses and the last drop, in Poisson and in full-batch training, through the filter's steps."""
     plan, dataset = planned(batch_size=batch_size, extra_steps=40), data()
     individual = pp.Individual(every=7)
-    fast, how = trained(plan, dataset, seed=5, individual=individual, max_physical_batch=physical)
-    slow, other_how = trained(plan, dataset, seed=5, individual=individual, capture=False)
+    fast, how = trained(
+        plan, dataset, seed=5, individual=individual, execution=pp.Execution(max_physical_batch=physical)
+    )
+    slow, other_how = trained(plan, dataset, seed=5, individual=individual, execution=pp.Execution(capture=False))
     assert how.how == "captured"
     assert how.steps == other_how.steps == 70
     assert how.spending.active[-1][1] < 300  # some purses are empty
@@ -86,7 +88,7 @@ def test_a_plan_by_id_is_captured_too() -> None:
     x, y = data(n).tensors
     dataset = TensorDataset(x[order], y[order])
     fast, how = trained(plan, dataset, seed=5, person=ids[order])
-    slow, _ = trained(plan, dataset, seed=5, person=ids[order], capture=False)
+    slow, _ = trained(plan, dataset, seed=5, person=ids[order], execution=pp.Execution(capture=False))
     assert how.how == "captured"
     for one, other in zip(fast.parameters(), slow.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -108,7 +110,15 @@ def test_a_layer_that_is_used_twice_is_captured() -> None:
     plan, made = planned(steps=5), []
     for capture in (True, False):
         model = Twice().cuda()
-        pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data(), plan, LOSS, seed=5, capture=capture)
+        pp.train(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            data(),
+            plan,
+            LOSS,
+            seed=5,
+            execution=pp.Execution(capture=capture),
+        )
         made.append(model)
     for one, other in zip(made[0].parameters(), made[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -285,7 +295,9 @@ def test_masks_of_dropout_are_secret_and_fresh_at_every_replay(capture: bool) ->
 
         before = torch.cuda.get_rng_state(), torch.get_rng_state()
         optimizer = Watch(model.parameters(), lr=0.1)
-        how = pp.train(model, optimizer, dataset, everybody(n, steps), LOSS, seed=seed, capture=capture)
+        how = pp.train(
+            model, optimizer, dataset, everybody(n, steps), LOSS, seed=seed, execution=pp.Execution(capture=capture)
+        )
         assert how.how == ("captured" if capture else "eager")
         assert torch.equal(before[0], torch.cuda.get_rng_state())  # the user's generators are left alone
         assert torch.equal(before[1], torch.get_rng_state())
@@ -316,7 +328,14 @@ def test_memory_and_mixing_losses_are_refused_before_a_graph_is_made_of_them(cap
     dataset = TensorDataset(torch.randn(64, 64), torch.arange(64) % 2)
     model = Remembers().cuda()
     with pytest.raises(pp.InvalidInput, match="keeps something of the records in mean"):
-        pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, everybody(64, 3), LOSS, capture=capture)
+        pp.train(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            dataset,
+            everybody(64, 3),
+            LOSS,
+            execution=pp.Execution(capture=capture),
+        )
 
     def differences(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         each = LOSS(output, y)

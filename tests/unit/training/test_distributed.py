@@ -89,8 +89,10 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path, person: object, phy
     n = 40
     plan, dataset = planned(n, 5, n if person is None else 10, person), data(n)
     assert plan.rates.min() == 1.0
-    alone = trained(0, plan, dataset, seed=2, max_physical_batch=physical)
-    first, second = together(tmp_path, partial(trained, seed=2, max_physical_batch=physical), plan, dataset)
+    alone = trained(0, plan, dataset, seed=2, execution=pp.Execution(max_physical_batch=physical))
+    first, second = together(
+        tmp_path, partial(trained, seed=2, execution=pp.Execution(max_physical_batch=physical)), plan, dataset
+    )
     grid = GridNoise(plan.noise_multiplier * plan.clip_norm, 1).step
     for one, other, expected in zip(first, second, alone, strict=True):
         assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
@@ -149,7 +151,10 @@ def test_shares_are_whole_persons_with_coins_of_their_own(tmp_path: Path) -> Non
 def test_one_process_counts_and_saves(tmp_path: Path) -> None:
     plan, dataset = planned(40, 12, 10), data(40)
     stopped = together(
-        tmp_path, partial(trained, checkpoint=tmp_path / "run", steps=5, checkpoint_every=5), plan, dataset
+        tmp_path,
+        partial(trained, checkpoint=tmp_path / "run", steps=5, execution=pp.Execution(checkpoint_every=5)),
+        plan,
+        dataset,
     )
     assert [result[0] for result in stopped] == [5, 5]
     assert (tmp_path / "run" / "steps").read_text().splitlines()[-1].split()[1] == "5"

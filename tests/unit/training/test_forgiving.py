@@ -115,10 +115,14 @@ def test_a_record_that_raises_contributes_nothing_and_the_others_all(
     """The others have the same coins and the same noise with and without it."""
     few = 12 - len(bad)
     x, y = data().tensors
-    without = trained(TensorDataset(x[:few], y[:few]), planned(few), how, max_physical_batch=physical)
-    found = trained(data(bad=bad), planned(12), how, max_physical_batch=physical)
+    without = trained(
+        TensorDataset(x[:few], y[:few]), planned(few), how, execution=pp.Execution(max_physical_batch=physical)
+    )
+    found = trained(data(bad=bad), planned(12), how, execution=pp.Execution(max_physical_batch=physical))
     torch.testing.assert_close(found, without, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(found, trained(data(), planned(12), how, max_physical_batch=physical), atol=1e-3)
+    assert not torch.allclose(
+        found, trained(data(), planned(12), how, execution=pp.Execution(max_physical_batch=physical)), atol=1e-3
+    )
 
 
 @WHERE
@@ -128,8 +132,13 @@ def test_a_person_with_a_record_that_raises_contributes_nothing_and_the_others_a
     how: str, physical: int | None, bad: tuple[int, ...]
 ) -> None:
     x, y = data().tensors
-    without = trained(TensorDataset(x[:10], y[:10]), planned(10, PERSON[:10]), how, max_physical_batch=physical)
-    found = trained(data(bad=bad), planned(12, PERSON), how, max_physical_batch=physical)
+    without = trained(
+        TensorDataset(x[:10], y[:10]),
+        planned(10, PERSON[:10]),
+        how,
+        execution=pp.Execution(max_physical_batch=physical),
+    )
+    found = trained(data(bad=bad), planned(12, PERSON), how, execution=pp.Execution(max_physical_batch=physical))
     torch.testing.assert_close(found, without, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(found, trained(data(), planned(12, PERSON), how), atol=1e-3)
 

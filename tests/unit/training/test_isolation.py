@@ -192,7 +192,7 @@ def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
     [(1, 48, None), (3, 16, None), (1, 130, None), (1, 130, 33), (5, 130, 100), (701, 97, None)],
 )
 def test_every_row_of_a_batch_is_computed_alike(activation: Any, hidden: int, size: int, most: int | None) -> None:
-    whole, without, raising = three(bent(activation(), hidden), size, max_physical_batch=most)
+    whole, without, raising = three(bent(activation(), hidden), size, execution=pp.Execution(max_physical_batch=most))
     assert float((whole - without).norm()) <= 1 + 1e-6
     assert float((raising - without).norm()) <= 1e-6
 
@@ -260,7 +260,13 @@ def test_who_has_no_records_is_in_no_batch(most: int | None) -> None:
     x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
     data, person = TensorDataset(x, torch.zeros(4, dtype=torch.int64)), np.array([0, 0, 3, 3])  # nobody is 1 or 2
     torch.manual_seed(0)
-    assert 0 < float(total(nn.Linear(4, 2), data, planned(4, person), max_physical_batch=most).norm()) <= 2
+    assert (
+        0
+        < float(
+            total(nn.Linear(4, 2), data, planned(4, person), execution=pp.Execution(max_physical_batch=most)).norm()
+        )
+        <= 2
+    )
 
 
 def far_off(size: int = 12) -> TensorDataset:

@@ -106,7 +106,7 @@ def test_a_step_is_the_clipped_sum_over_the_public_divisor(
     dataset, plan = data(), planned(steps=1, batch_size=40)
     clip = plan.levels.clip_norm[plan.level_of]
     expected = [g / 40 for g in by_hand(network(), dataset, np.arange(40), clip)]
-    _, found = train(plan, dataset, network(), reduction, max_physical_batch=physical)
+    _, found = train(plan, dataset, network(), reduction, execution=pp.Execution(max_physical_batch=physical))
     assert len(found) == (1 if physical is None else math.ceil(40 / physical))
     for ours, theirs in zip(found[-1], expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
@@ -130,7 +130,7 @@ def test_a_persons_records_are_clipped_as_one_sum_and_never_split(
     plan = planned(person=person, steps=1, batch_size=12)
     clip = plan.levels.clip_norm[plan.level_of]
     expected = [g / 12 for g in by_hand(network(), dataset, person, clip)]
-    _, found = train(plan, dataset, network(), max_physical_batch=physical)
+    _, found = train(plan, dataset, network(), execution=pp.Execution(max_physical_batch=physical))
     for ours, theirs in zip(found[-1], expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
     # The broken twin: clipping record by record lets a person contribute several clip norms.
@@ -237,7 +237,7 @@ def test_no_more_steps_than_the_plan_has() -> None:
 def test_a_step_broken_off_leaves_nothing_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(monkeypatch)
     plan = planned(steps=2, batch_size=40)
-    model, optimizer, loader = _made(plan, data(), max_physical_batch=10)
+    model, optimizer, loader = _made(plan, data(), execution=pp.Execution(max_physical_batch=10))
     x, y = next(iter(loader))
     F.cross_entropy(model(x), y).backward()
     optimizer.step()  # a quarter of a step, then the loop is left
@@ -279,7 +279,7 @@ def test_a_map_style_dataset_with_workers_keeps_its_numbers() -> None:
         def __getitem__(self, index: int) -> tuple[Tensor, int]:
             return torch.full((6,), float(index), dtype=torch.float64), index % 3
 
-    model, optimizer, loader = _made(planned(steps=3), Squares(), num_workers=2)
+    model, optimizer, loader = _made(planned(steps=3), Squares(), execution=pp.Execution(num_workers=2))
     for x, y in loader:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
@@ -304,7 +304,8 @@ def test_a_seeded_run_repeats_and_says_so() -> None:
     [
         ({"dataset": data(39)}, "39 records"),
         ({"loss_reduction": "max"}, "loss_reduction"),
-        ({"max_physical_batch": 0}, "max_physical_batch"),
+        ({"execution": pp.Execution(capture=True)}, "capture=True"),
+        ({"execution": {"num_workers": 2}}, "execution is"),
         ({"model": nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))}, "GroupNorm"),
         ({"model": nn.ReLU()}, "no trainable"),
     ],
@@ -540,7 +541,7 @@ def test_padding_to_the_longest_of_a_batch_is_said(length: int | None, recwarn: 
 def test_a_person_larger_than_the_physical_batch_is_said() -> None:
     plan = planned(person=np.repeat(np.arange(10), 4))
     with pytest.warns(pp.errors.PrivyPurseWarning, match="4 records"):
-        _made(plan, data(), max_physical_batch=3)
+        _made(plan, data(), execution=pp.Execution(max_physical_batch=3))
 
 
 def test_a_journal_can_be_let_go_of(tmp_path) -> None:
@@ -618,7 +619,7 @@ def test_noise_is_not_shared_between_parameters_or_parts_of_one() -> None:
     plan = planned(steps=1)
     inner = nn.Sequential(nn.Linear(6, 60_000), nn.Linear(60_000, 3)).double()  # more than one draw of noise
     model, optimizer, loader = pp.make_private(
-        inner, torch.optim.SGD(inner.parameters(), lr=0.0), data(), plan, max_physical_batch=1
+        inner, torch.optim.SGD(inner.parameters(), lr=0.0), data(), plan, execution=pp.Execution(max_physical_batch=1)
     )
     for x, y in loader:
         (0.0 * F.cross_entropy(model(x), y)).backward()

@@ -282,9 +282,15 @@ def test_a_data_sets_own_generator_gives_secret_numbers(
 ) -> None:
     """An absence would shift the numbers of all records behind it: 3.9 to 5.4 clip norms."""
     monkeypatch.setattr(GridNoise, "to_grid", lambda self, values, _: values.div_(self.step).round_())
-    one, other = (released(_plain, linear(), Augmented(kind), seed=None, num_workers=workers) for _ in range(2))
+    one, other = (
+        released(_plain, linear(), Augmented(kind), seed=None, execution=pp.Execution(num_workers=workers))
+        for _ in range(2)
+    )
     assert float((one - other).norm()) / CLIP > 0.1
-    again = [released(_plain, linear(), Augmented(kind), seed=3, num_workers=workers) for _ in range(2)]
+    again = [
+        released(_plain, linear(), Augmented(kind), seed=3, execution=pp.Execution(num_workers=workers))
+        for _ in range(2)
+    ]
     assert torch.equal(*again)  # a seeded run's follow from its seed
 
 

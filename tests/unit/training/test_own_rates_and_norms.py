@@ -91,10 +91,14 @@ def by_train(plan: pp.Plan, dataset: TensorDataset, device: str, **options: obje
 
 WAYS = [
     pytest.param(partial(in_the_loop, device="cpu"), id="make_private"),
-    pytest.param(partial(in_the_loop, device="cpu", max_physical_batch=5), id="make_private in parts"),
-    pytest.param(partial(in_the_loop, device="cpu", num_workers=1), id="make_private with a worker"),
+    pytest.param(
+        partial(in_the_loop, device="cpu", execution=pp.Execution(max_physical_batch=5)), id="make_private in parts"
+    ),
+    pytest.param(
+        partial(in_the_loop, device="cpu", execution=pp.Execution(num_workers=1)), id="make_private with a worker"
+    ),
     pytest.param(partial(by_train, device="cpu"), id="train"),
-    pytest.param(partial(by_train, device="cpu", max_physical_batch=5), id="train in parts"),
+    pytest.param(partial(by_train, device="cpu", execution=pp.Execution(max_physical_batch=5)), id="train in parts"),
     pytest.param(partial(by_train, device="cuda"), marks=CUDA.marks, id="captured"),
 ]
 Way = Callable[[pp.Plan, TensorDataset], list[Tensor]]

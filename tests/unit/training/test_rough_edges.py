@@ -192,8 +192,13 @@ def test_who_is_left_out_for_a_gradient_that_is_not_finite_is_counted(physical: 
     dataset = TensorDataset(x, torch.arange(30) % 2)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    assert pp.train(model, optimizer, dataset, plan, LOSS, max_physical_batch=physical).left_out == 12
-    private, stepping, loader = pp.make_private(model, optimizer, dataset, plan, max_physical_batch=physical)
+    assert (
+        pp.train(model, optimizer, dataset, plan, LOSS, execution=pp.Execution(max_physical_batch=physical)).left_out
+        == 12
+    )
+    private, stepping, loader = pp.make_private(
+        model, optimizer, dataset, plan, execution=pp.Execution(max_physical_batch=physical)
+    )
     for attempt in range(2):
         for some, y in loader:
             F.cross_entropy(private(some), y).backward()

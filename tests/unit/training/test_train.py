@@ -56,10 +56,21 @@ def test_takes_the_steps_of_the_ordinary_loop(person: object, physical: int | No
     plan, dataset = planned(person=person, steps=12), data()
     model, optimizer, schedule = made()
     torch.manual_seed(9)
-    report = pp.train(model, optimizer, dataset, plan, LOSS, scheduler=schedule, seed=4, max_physical_batch=physical)
+    report = pp.train(
+        model,
+        optimizer,
+        dataset,
+        plan,
+        LOSS,
+        scheduler=schedule,
+        seed=4,
+        execution=pp.Execution(max_physical_batch=physical),
+    )
     assert (report.steps, report.how) == (12, "eager")
     inner, optimizer, schedule = made()
-    private, optimizer, loader = pp.make_private(inner, optimizer, dataset, plan, seed=4, max_physical_batch=physical)
+    private, optimizer, loader = pp.make_private(
+        inner, optimizer, dataset, plan, seed=4, execution=pp.Execution(max_physical_batch=physical)
+    )
     torch.manual_seed(9)
     for x, y in loader:
         before = optimizer.steps_taken
@@ -95,7 +106,9 @@ class Both(nn.Module):
 def test_several_inputs_workers_and_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     model = Both()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    report = pp.train(model, optimizer, Pairs(), planned(steps=5), LOSS, num_workers=1, progress=True)
+    report = pp.train(
+        model, optimizer, Pairs(), planned(steps=5), LOSS, execution=pp.Execution(num_workers=1, progress=True)
+    )
     assert report.steps == 5
     shown = capsys.readouterr().out
     assert "5/5" in shown
@@ -158,7 +171,7 @@ def test_a_seeded_run_that_stopped_ends_as_if_it_had_not(tmp_path: Path, every: 
     whole, optimizer, schedule = made()
     torch.manual_seed(1)
     pp.train(whole, optimizer, dataset, plan, LOSS, scheduler=schedule, seed=3)
-    options = {"seed": 3, "checkpoint": tmp_path / "run", "checkpoint_every": every}
+    options = {"seed": 3, "checkpoint": tmp_path / "run", "execution": pp.Execution(checkpoint_every=every)}
     for stop in (11, 12, 25, None):
         parts, optimizer, schedule = made()
         torch.manual_seed(1)
@@ -318,7 +331,7 @@ def train_in_a_process(folder: Path, seed: int | None, broken: bool) -> None:
     Seen.log = folder / "released"
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
-    options = {"checkpoint": folder / "run", "checkpoint_every": 50, "seed": seed}
+    options = {"checkpoint": folder / "run", "execution": pp.Execution(checkpoint_every=50), "seed": seed}
     pp.train(model, Seen(model.parameters(), lr=0.1), data(), pp.Plan.load(folder / "plan.json"), LOSS, **options)
     torch.save(model.state_dict(), folder / "model.pt")
 
@@ -372,4 +385,4 @@ def test_empty_draws_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_capture_needs_a_gpu() -> None:
     with pytest.raises(pp.InvalidInput, match="GPU"):
-        pp.train(*made()[:2], data(), planned(), LOSS, capture=True)
+        pp.train(*made()[:2], data(), planned(), LOSS, execution=pp.Execution(capture=True))

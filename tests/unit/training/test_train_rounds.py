@@ -275,7 +275,7 @@ class BreaksOff:
 def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, seed: int | None, separate: bool) -> None:
     """Broken off at different places, round 2 among them: with a seed it ends as if it had not been."""
     schedule = by_hand([[0.6, 0.9], [0.5, 0.2], [0.3, 0.8]], steps=12, separate=separate)
-    options = {"seed": seed, "checkpoint": tmp_path / "run", "checkpoint_every": 2}
+    options = {"seed": seed, "checkpoint": tmp_path / "run", "execution": pp.Execution(checkpoint_every=2)}
     torch.manual_seed(3)
     whole = pp.train_rounds(network, adam, data(), schedule, LOSS, seed=seed, checkpoint=tmp_path / "whole")
     files: dict[str, bytes] = {}
@@ -355,12 +355,10 @@ def test_rounds_are_trained_in_one_process(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_said_of_the_training_holds_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {
-        "max_physical_batch": 7,
         "max_records_per_person": 2,
-        "num_workers": 1,
-        "checkpoint_every": 3,
-        "capture": False,
-        "progress": True,
+        "execution": pp.Execution(
+            max_physical_batch=7, num_workers=1, checkpoint_every=3, capture=False, progress=True
+        ),
         "wide_sums": True,
     }
     heard: list[dict[str, object]] = []

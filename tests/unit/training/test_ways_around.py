@@ -200,7 +200,7 @@ def test_workers_draw_secret_numbers_too() -> None:
     sums = []
     for _ in range(2):
         torch.manual_seed(1)
-        sums.append(by_loop(nn.Linear(8, 2), dataset, num_workers=1))
+        sums.append(by_loop(nn.Linear(8, 2), dataset, execution=pp.Execution(num_workers=1)))
     assert float((sums[0] - sums[1]).norm()) > 0.1
 
 
@@ -435,7 +435,7 @@ def test_a_collate_fn_that_mixes_or_reorders_is_refused(collate: Any, way: Calla
 
 def test_it_is_looked_at_in_workers_too() -> None:
     with pytest.raises(pp.InvalidInput, match="collate_fn"):
-        by_loop(nn.Linear(8, 2), people(), collate_fn=standardised, num_workers=1)
+        by_loop(nn.Linear(8, 2), people(), collate_fn=standardised, execution=pp.Execution(num_workers=1))
 
 
 def noisy(records: list[Any]) -> tuple[Tensor, Tensor]:
@@ -468,10 +468,19 @@ def drawn(rate: float = 0.3, steps: int = 30, **options: Any) -> tuple[Any, Any,
     return pp.make_private(model, optimizer, people(), planned(steps=steps, rate=rate), **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"max_physical_batch": 5}, {"num_workers": 1}, {"seed": 3}], ids=str)
-def test_breaking_off_until_the_draw_is_liked_changes_nothing(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("seed", "execution"),
+    [
+        (None, pp.Execution()),
+        (None, pp.Execution(max_physical_batch=5)),
+        (None, pp.Execution(num_workers=1)),
+        (3, pp.Execution()),
+    ],
+    ids=str,
+)
+def test_breaking_off_until_the_draw_is_liked_changes_nothing(seed: int | None, execution: pp.Execution) -> None:
     """Person 0 would be in all 30 steps; a step that is begun again has the draw that it had."""
-    model, optimizer, loader = drawn(steps=3 if "num_workers" in options else 30, **options)
+    model, optimizer, loader = drawn(steps=3 if execution.num_workers else 30, seed=seed, execution=execution)
 
     def begun() -> tuple[list[int], Tensor]:
         for x, _ in loader:

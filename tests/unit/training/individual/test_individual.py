@@ -258,7 +258,7 @@ def test_levels_are_norms_rounded_up(method: str, person: np.ndarray | None, phy
     room = 1.5 if physical else 1.0
     plan = planned(method=method, person=person, clip_norm=2.0 * room)
     individual = pp.Individual(levels=20, headroom=room)
-    loop = Loop(plan, data(), individual=individual, max_physical_batch=physical)
+    loop = Loop(plan, data(), individual=individual, execution=pp.Execution(max_physical_batch=physical))
     loop.prepared()
     norms = gradients(loop.inner, data(), person).norm(dim=1).numpy()
     shares = room * norms / clips(plan)
@@ -821,7 +821,16 @@ def seen_by_others(dataset: TensorDataset, individual: pp.Individual, **options:
     plan = planned(extra_steps=20)
     times: list[int] = []
     honest = ByLevels._look
-    loop = Loop(plan, dataset, linear(), individual=individual, seed=6, max_physical_batch=8, lr=0.0, **options)
+    loop = Loop(
+        plan,
+        dataset,
+        linear(),
+        individual=individual,
+        seed=6,
+        execution=pp.Execution(max_physical_batch=8),
+        lr=0.0,
+        **options,
+    )
 
     def watched(self: ByLevels, steps_taken: int, filtering: bool) -> None:
         times.append(steps_taken)
@@ -881,8 +890,12 @@ def test_that_would_catch_runs_that_follow_the_data(monkeypatch: pytest.MonkeyPa
 def test_the_loop_and_train_do_the_same(mode: str, physical: int | None) -> None:
     plan, dataset = spec(mode, "plateau")
     individual = pp.Individual(every=4)
-    model, found = trained(plan, dataset, individual=individual, seed=2, max_physical_batch=physical)
-    loop = Loop(plan, dataset, individual=individual, seed=2, max_physical_batch=physical).all()
+    model, found = trained(
+        plan, dataset, individual=individual, seed=2, execution=pp.Execution(max_physical_batch=physical)
+    )
+    loop = Loop(
+        plan, dataset, individual=individual, seed=2, execution=pp.Execution(max_physical_batch=physical)
+    ).all()
     assert loop.optimizer.steps_taken == found.steps
     for one, other in zip(model.parameters(), loop.inner.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
@@ -895,7 +908,7 @@ def test_the_loop_and_train_do_the_same(mode: str, physical: int | None) -> None
 
 def test_parts_of_two_passes_make_no_step() -> None:
     """With physical batches somebody could be in both, and contribute twice for one charge."""
-    loop = Loop(planned(), data(), max_physical_batch=4)
+    loop = Loop(planned(), data(), execution=pp.Execution(max_physical_batch=4))
     loop.step()
     other = iter(loop.loader)
     loop.take(*next(other))
