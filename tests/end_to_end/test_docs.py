@@ -1,17 +1,53 @@
-"""The code in README and docs runs."""
+"""What README and docs say is so: code runs, links and anchors lead somewhere, files that are named exist."""
 
 import re
 from pathlib import Path
 
 import pytest
+from reproductions import picture
+
+import privypurse
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "reproductions" / "README.md"]
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 BLOCKS = [
     pytest.param(block, id=f"{page.name}-{number}")
-    for page in PAGES
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    for page, text in TEXTS.items()
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
 ]
+RULES = (
+    "amplification",
+    "public-divisor",
+    "exact-sampling",
+    "rounding",
+    "filters",
+    "sensitive-outputs",
+    "conditional-promise",
+    "client-sampling",
+    "infeasible-budgets",
+    "noise-and-coins",
+    "fixed-guarantees",
+    "isolation",
+    "people-not-rows",
+)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them: lower case, hyphens for spaces, no punctuation."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(text: str) -> list[tuple[str, str]]:
+    """Paths and anchors of all links that stay in the repository."""
+    found = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL))
+    return [(path, anchor) for path, _, anchor in (link.partition("#") for link in found) if ":" not in path]
+
+
+def named_files(text: str) -> set[str]:
+    """Files and folders that are named from the root of the repository."""
+    return set(re.findall(r"`((?:tests|src|docs|reproductions|benchmarks|examples)/[\w./-]+)`", text))
 
 
 @pytest.mark.docs
@@ -21,8 +57,58 @@ def test_code_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     exec(compile(block, "page", "exec"), {"__name__": "page"})
 
 
-def test_readme_has_an_example_and_every_link_leads_somewhere() -> None:
-    assert any(param.id.startswith("README") for param in BLOCKS)
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_the_first_page_is_short_and_has_code_and_a_picture() -> None:
+    text = TEXTS[ROOT / "README.md"]
+    assert len(text.splitlines()) <= 150
+    assert "```python" in text
+    assert "](docs/results/headline.svg)" in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for path, anchor in links(TEXTS[page]):
+        target = page if not path else (page.parent / path).resolve()
+        assert target.exists(), f"{page.name} links to {path}"
+        if anchor:
+            assert anchor in anchors(TEXTS[target]), f"{page.name} links to #{anchor} in {target.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_is_named_exists(page: Path) -> None:
+    missing = sorted(name for name in named_files(TEXTS[page]) if not (ROOT / name).exists())
+    assert not missing, f"{page.name} names {missing}"
+
+
+def test_a_link_to_nowhere_would_be_seen() -> None:
+    assert links("see [a](b.md#c), `[no](code)` and [out](https://x.org/y)") == [("b.md", "c")]
+    assert anchors("# People, not rows\n```\n# no heading\n```\n## `train`") == {"people-not-rows", "train"}
+    assert named_files("`tests/unit/x.py` and `numpy/x.py`") == {"tests/unit/x.py"}
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = {path for path, _ in links(TEXTS[ROOT / "docs" / "index.md"])}
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= listed
+
+
+def test_rules_keep_the_anchors_that_error_messages_name() -> None:
+    assert set(RULES) <= anchors(TEXTS[ROOT / "docs" / "soundness.md"])
+    for path in (ROOT / "src").rglob("*.py"):
+        for anchor in re.findall(r"docs/soundness\.md#([\w-]+)", path.read_text(encoding="utf-8")):
+            assert anchor in anchors(TEXTS[ROOT / "docs" / "soundness.md"]), f"{path.name} names #{anchor}"
+
+
+def test_the_picture_is_what_the_results_say() -> None:
+    assert picture.PICTURE.read_text(encoding="utf-8") == picture.drawn()
+
+
+def test_the_headline_table_of_the_results_is_what_was_measured() -> None:
+    rows = (ROOT / "reproductions" / "results" / "headline.md").read_text(encoding="utf-8").splitlines()[2:]
+    told = TEXTS[ROOT / "docs" / "results.md"]
+    for row in rows:
+        name, *cells = [cell.strip() for cell in row.strip("|").split("|")]
+        shown = next(line for line in told.splitlines() if line.startswith(f"| {name} |"))
+        assert all(cell in shown for cell in cells[1:]), f"docs/results.md tells {name} otherwise"
+
+
+def test_the_citation_has_the_version() -> None:
+    assert f"version: {privypurse.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
