@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
-from reproductions import picture
 
 import privypurse
+from reproductions import picture
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "reproductions" / "README.md"]
