@@ -17,6 +17,10 @@ class InfeasibleBudget(PrivyPurseError, ValueError):
         self.epsilon, self.delta = epsilon, delta
 
 
+class PlanExhausted(PrivyPurseError, RuntimeError):
+    """The plan has no more steps: another one would overdraw somebody."""
+
+
 class Unsupported(PrivyPurseError, NotImplementedError):
     """Something for which there is no proven bound, or no private way: a release, an optimizer, a data set."""
 

@@ -118,7 +118,7 @@ class Schedule:
             worst = int(np.argmax(np.where(over, spent / self.epsilon, 0.0)))
             raise InvalidInput(
                 f"the schedule spends more than it promises: ε = {spent[worst]:.4g} where {self.epsilon[worst]:g} is "
-                "promised. It was altered, or made by hand; make it anew with pp.schedule"
+                "promised. It was altered, or made by hand; make it anew with pp.rounds.schedule"
             )
 
     @property

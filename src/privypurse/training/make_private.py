@@ -24,7 +24,7 @@ from privypurse.training.individual.accounting import Individual, follow
 from privypurse.training.individual.norm_passes import Looks
 from privypurse.training.individual.spending import Spending
 from privypurse.training.loader import Batch, Draws, PrivateLoader
-from privypurse.training.mechanism import PlanExhausted, PrivateRun
+from privypurse.training.mechanism import PrivateRun
 from privypurse.training.tracking import (
     FOREIGN,
     Drawn,
@@ -39,8 +39,6 @@ from privypurse.training.tracking import (
     state_of,
     untracked,
 )
-
-__all__ = ["PlanExhausted", "PrivateModel", "PrivateOptimizer", "make_private"]
 
 
 @dataclass

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privypurse.errors import InvalidInput, PrivyPurseError, Unsupported
+from privypurse.errors import InvalidInput, PlanExhausted, Unsupported
 from privypurse.plans import Plan
 from privypurse.plans import file as planfile
 from privypurse.randomness import SeededRandomness, randomness
@@ -22,10 +22,6 @@ from privypurse.training.noise import GridNoise, pieces
 if TYPE_CHECKING:
     from privypurse.training.individual.accounting import Following
     from privypurse.training.journal import Journal
-
-
-class PlanExhausted(PrivyPurseError, RuntimeError):
-    """The plan has no more steps: another one would overdraw somebody."""
 
 
 class PrivateRun:

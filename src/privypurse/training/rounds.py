@@ -80,7 +80,7 @@ def train_rounds(
     """
     if not isinstance(schedule, Schedule):
         raise InvalidInput(
-            f"schedule must be a Schedule, not {type(schedule).__name__}; make one with pp.schedule(…)"
+            f"schedule must be a Schedule, not {type(schedule).__name__}; make one with pp.rounds.schedule(…)"
         )
     if schedule.promise is Promise.NONE and seed is None:
         raise InvalidInput(

@@ -177,7 +177,7 @@ def test_check_compares_by_id():
 
 
 def test_schedules_are_applied_by_id_too():
-    made = pp.schedule(pp.Budgets(EPSILON, person=WHO), "pdp-sgd", epochs=3, batch_size=2, accountant="rdp")
+    made = pp.rounds.schedule(pp.Budgets(EPSILON, person=WHO), "pdp-sgd", epochs=3, batch_size=2, accountant="rdp")
     order = [4, 0, 2]
     mine = made.applied_to(np.array(WHO)[order])
     np.testing.assert_array_equal(mine.spent(), made.spent()[order])
@@ -190,7 +190,7 @@ def test_schedules_are_applied_by_id_too():
     with pytest.raises(pp.InvalidInput, match="schedule was made with ids"):
         made.for_records()
     with pytest.raises(pp.InvalidInput, match="schedule was made without ids"):
-        pp.schedule(pp.Budgets(EPSILON), "pdp-sgd", epochs=3, batch_size=2, accountant="rdp").for_records(WHO)
+        pp.rounds.schedule(pp.Budgets(EPSILON), "pdp-sgd", epochs=3, batch_size=2, accountant="rdp").for_records(WHO)
 
 
 # ------------------------------------------------------------------------------------------------------- the file
@@ -301,7 +301,7 @@ def test_a_plan_that_spends_more_than_it_promises_is_refused():
         assert (greedy.spent() > plan.epsilon).any()
         with pytest.raises(pp.InvalidInput, match=r"the plan spends more than it promises: ε = .* altered"):
             greedy.require_kept()
-    schedule = pp.schedule(pp.Budgets(EPSILON), "pdp-sgd", epochs=3, batch_size=2, accountant="rdp")
+    schedule = pp.rounds.schedule(pp.Budgets(EPSILON), "pdp-sgd", epochs=3, batch_size=2, accountant="rdp")
     schedule.require_kept()
     greedy = dataclasses.replace(schedule, epsilon=schedule.epsilon / 2)
     with pytest.raises(pp.InvalidInput, match="the schedule spends more than it promises"):

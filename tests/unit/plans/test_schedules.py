@@ -33,7 +33,7 @@ METHODS = [
 
 def made(epsilon, method="pdp-sgd", *, epochs=5, batch_size=10, accountant="rdp", delta=1e-5, person=None, **options):
     budgets = pp.Budgets(epsilon, delta=delta, person=person)
-    return pp.schedule(budgets, method, epochs=epochs, batch_size=batch_size, accountant=accountant, **options)
+    return pp.rounds.schedule(budgets, method, epochs=epochs, batch_size=batch_size, accountant=accountant, **options)
 
 
 def made_or_named(epsilon, method, **options):
@@ -342,7 +342,7 @@ def test_rounds_must_be_a_positive_number(method, rounds):
 def test_groups_that_lie_far_apart(epsilon, counts, epochs, batch_size):
     """Rounds of the generous must not coarsen the grid on which the strict are certified."""
     budgets = pp.Budgets(np.repeat(epsilon, counts), delta=1e-5)
-    schedule = pp.schedule(budgets, "groups", epochs=epochs, batch_size=batch_size)
+    schedule = pp.rounds.schedule(budgets, "groups", epochs=epochs, batch_size=batch_size)
     assert (schedule.spent_by_level() <= epsilon).all()
     assert schedule.spent_by_level() == pytest.approx(epsilon, rel=1e-3)
 
@@ -350,7 +350,7 @@ def test_groups_that_lie_far_apart(epsilon, counts, epochs, batch_size):
 def test_steps_go_with_the_squares_of_people_and_threshold():
     """n passes over m people: signal n·m, noise n/τ, so n is best proportional to m·τ², and steps to m²τ²."""
     budgets = pp.Budgets(np.repeat([0.5, 2.0], [300, 700]), delta=1e-5)
-    schedule = pp.schedule(budgets, PdpSgd(rounds=2), epochs=50, batch_size=100, accountant="rdp")
+    schedule = pp.rounds.schedule(budgets, PdpSgd(rounds=2), epochs=50, batch_size=100, accountant="rdp")
     first, second = schedule.rounds
     expected = [
         float(np.array([300, 700]) @ nominal_chances(np.array([0.5, 2.0]), [first.threshold, second.threshold])[:, k])
@@ -364,7 +364,7 @@ def test_steps_go_with_the_squares_of_people_and_threshold():
 
 def test_the_one_round_of_sampling_costs_its_threshold():
     budgets = pp.Budgets(np.repeat([0.5, 1.0, 3.0], [300, 400, 300]), delta=1e-5)
-    schedule = pp.schedule(budgets, "sampling", epochs=5, batch_size=100, accountant="rdp")
+    schedule = pp.rounds.schedule(budgets, "sampling", epochs=5, batch_size=100, accountant="rdp")
     (only,) = schedule.rounds
     assert only.threshold < 3.0
     cost = float(RDP().epsilons([only.release], np.array([1e-5]))[0])
@@ -415,7 +415,7 @@ def test_clip_norms_must_be_positive():
 
 def test_budgets_must_be_budgets():
     with pytest.raises(pp.InvalidInput, match="must be a Budgets, not list"):
-        pp.schedule([1.0, 2.0], epochs=1, batch_size=1)
+        pp.rounds.schedule([1.0, 2.0], epochs=1, batch_size=1)
 
 
 @pytest.mark.parametrize("method", ["sampling", "groups"])
@@ -450,7 +450,7 @@ def test_a_schedule_needs_rounds_that_fit():
 
 
 def test_check_looks_at_delta_and_persons_too() -> None:
-    made = pp.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=10, accountant="rdp")
+    made = pp.rounds.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=10, accountant="rdp")
     with pytest.raises(pp.InvalidInput, match=r"δ = 0\.001"):
         made.check(pp.Budgets([0.5, 1.0] * 20, delta=1e-9))
     with pytest.raises(pp.InvalidInput, match="person"):
@@ -459,16 +459,18 @@ def test_check_looks_at_delta_and_persons_too() -> None:
 
 def test_more_in_a_batch_than_there_are_is_an_error() -> None:
     with pytest.raises(pp.InvalidInput, match="only 40 people"):
-        pp.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=41)
+        pp.rounds.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=41)
 
 
 def test_huge_budgets_do_not_make_an_empty_schedule() -> None:
-    made = pp.schedule(pp.Budgets([1.0] * 50 + [1e4] * 50, delta=1e-3), epochs=5, batch_size=10, accountant="rdp")
+    made = pp.rounds.schedule(
+        pp.Budgets([1.0] * 50 + [1e4] * 50, delta=1e-3), epochs=5, batch_size=10, accountant="rdp"
+    )
     assert max(one.chance.max() for one in made.rounds) == 1.0
 
 
 def test_a_round_does_not_tell_how_many_were_drawn() -> None:
-    made = pp.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=10, accountant="rdp")
+    made = pp.rounds.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=10, accountant="rdp")
     texts = {made.round_plan(0, np.arange(40) < drawn).summary() for drawn in (3, 17, 40)}
     assert len(texts) == 1
 

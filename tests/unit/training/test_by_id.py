@@ -66,17 +66,17 @@ def by_loop(dataset: TensorDataset, plan: pp.Plan, **options: Any) -> torch.Tens
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def by_rounds(dataset: TensorDataset, plan: pp.Schedule, **options: Any) -> torch.Tensor:
+def by_rounds(dataset: TensorDataset, plan: pp.rounds.Schedule, **options: Any) -> torch.Tensor:
     def sgd(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.5)
 
-    model = pp.train_rounds(network, sgd, dataset, plan, LOSS, **options).model
+    model = pp.rounds.train(network, sgd, dataset, plan, LOSS, **options).model
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def scheduled() -> pp.Schedule:
+def scheduled() -> pp.rounds.Schedule:
     epsilon = np.where(np.arange(N) % 3 == 0, 1.0, 3.0)
-    return pp.schedule(pp.Budgets(epsilon, person=IDS), "pdp-sgd", epochs=2, batch_size=12, accountant="rdp")
+    return pp.rounds.schedule(pp.Budgets(epsilon, person=IDS), "pdp-sgd", epochs=2, batch_size=12, accountant="rdp")
 
 
 WAYS: dict[str, Any] = {

@@ -14,7 +14,6 @@ from torch.utils.data import Dataset, TensorDataset
 import privypurse as pp
 from privypurse.randomness import SecureRandomness
 from privypurse.training.loader import Batch, Draws
-from privypurse.training.make_private import PlanExhausted
 from privypurse.training.mechanism import PrivateRun
 
 torch.set_num_threads(1)
@@ -227,10 +226,10 @@ def test_no_more_steps_than_the_plan_has() -> None:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
-    with pytest.raises(PlanExhausted, match="all 2 steps"):
+    with pytest.raises(pp.PlanExhausted, match="all 2 steps"):
         next(iter(loader))  # a second pass is no silence
     assert optimizer.steps_taken == 2
-    with pytest.raises(PlanExhausted, match="all 2 steps"):
+    with pytest.raises(pp.PlanExhausted, match="all 2 steps"):
         optimizer.step()
 
 

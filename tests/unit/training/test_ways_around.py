@@ -23,7 +23,6 @@ import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.randomness import SecureRandomness
 from privypurse.training import keying
-from privypurse.training.make_private import PlanExhausted
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 LOSS = partial(F.cross_entropy, reduction="none")
@@ -538,7 +537,7 @@ def test_a_second_pass_is_exhausted() -> None:
     for x, y in loader:
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
-    with pytest.raises(PlanExhausted, match="all 2 steps"):
+    with pytest.raises(pp.PlanExhausted, match="all 2 steps"):
         for _ in loader:
             pass
 

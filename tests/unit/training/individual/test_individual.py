@@ -23,7 +23,7 @@ from privypurse.plans.plan import in_every_step
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.individual.accounting import ByLevels
 from privypurse.training.individual.norm_passes import Looks
-from privypurse.training.mechanism import PlanExhausted, PrivateRun
+from privypurse.training.mechanism import PrivateRun
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -951,7 +951,7 @@ def test_a_step_is_taken_once() -> None:
         loop.optimizer.step()
     assert (meter(loop.optimizer.spending()).sum(axis=1) == 2).all()
     loop.all()
-    with pytest.raises(PlanExhausted):  # a second pass finds nothing left
+    with pytest.raises(pp.PlanExhausted):  # a second pass finds nothing left
         list(loop.loader)
     assert loop.optimizer.steps_taken == 13
 

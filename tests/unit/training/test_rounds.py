@@ -1,4 +1,4 @@
-"""pp.train_rounds: who is in a round, what the others add to it, and runs that were broken off."""
+"""pp.rounds.train: who is in a round, what the others add to it, and runs that were broken off."""
 
 import dataclasses
 import math
@@ -82,7 +82,7 @@ def drawn_by(schedule: Schedule, monkeypatch: pytest.MonkeyPatch, **options: obj
     """Who a run of this schedule draws into each round; nothing is trained."""
     seen: list[np.ndarray] = []
     monkeypatch.setattr(in_rounds, "train", lambda model, optimizer, dataset, plan, *_, **__: seen.append(plan.rates))
-    pp.train_rounds(network, adam, data(4), schedule, LOSS, **options)  # type: ignore[arg-type]
+    pp.rounds.train(network, adam, data(4), schedule, LOSS, **options)  # type: ignore[arg-type]
     return [rates > 0 for rates in seen]
 
 
@@ -144,7 +144,7 @@ def test_steps_are_drawn_anew_from_those_in_the_round() -> None:
             return torch.zeros(6), 0
 
     seen = Seen()
-    pp.train_rounds(network, adam, seen, by_hand([[0.5]], people=2000, steps=4), LOSS, seed=1)
+    pp.rounds.train(network, adam, seen, by_hand([[0.5]], people=2000, steps=4), LOSS, seed=1)
     ever = int((seen.counts > 0).sum())
     assert stats.binomtest(ever, 2000, 0.5 * (1 - 0.5**4)).pvalue > 1e-6
     assert stats.binomtest(int(seen.counts.sum()), 8000, 0.25).pvalue > 1e-4
@@ -168,19 +168,19 @@ def test_who_is_not_drawn_contributes_nothing() -> None:
         chance = [0.0, 0.0]
         chance[inside] = 1.0
         schedule = by_hand([chance], noise=1e-7, rate=1.0, steps=1)
-        weight = pp.train_rounds(linear, one_step, dataset, schedule, LOSS).model.weight.detach()
+        weight = pp.rounds.train(linear, one_step, dataset, schedule, LOSS).model.weight.detach()
         # Thirty people with gradients of norm 1 in all, divided by the public 10, in opposite rows.
         np.testing.assert_allclose(weight[:, inside].abs(), 3 / math.sqrt(2), rtol=1e-4)
         assert weight[:, 1 - inside].abs().max() < 1e-5
     both = by_hand([[1.0, 0.0], [0.0, 1.0]], noise=1e-7, rate=1.0, steps=1)
-    weight = pp.train_rounds(linear, one_step, dataset, both, LOSS).model.weight.detach()
+    weight = pp.rounds.train(linear, one_step, dataset, both, LOSS).model.weight.detach()
     assert weight.abs().min() > 1
 
 
 def test_a_round_that_draws_nobody_is_noise_alone() -> None:
     schedule = by_hand([[0.0]], noise=50.0, steps=1)
     dataset = TensorDataset(torch.ones(N, 2), torch.zeros(N, dtype=torch.long))
-    weight = pp.train_rounds(linear, one_step, dataset, schedule, LOSS).model.weight.detach()
+    weight = pp.rounds.train(linear, one_step, dataset, schedule, LOSS).model.weight.detach()
     assert (weight != 0).all()
     assert weight.abs().max() < 50 / 10 * 7
 
@@ -190,9 +190,9 @@ def test_each_round_has_noise_of_its_own(seed: int | None) -> None:
     """With one seed for all rounds the noise would be the same twice, and could be taken off."""
     schedule = by_hand([[0.0], [0.0]], noise=1.0, steps=1, separate=True)
     dataset = TensorDataset(torch.ones(N, 2), torch.zeros(N, dtype=torch.long))
-    first, second = pp.train_rounds(linear, one_step, dataset, schedule, LOSS, seed=seed).model.models
+    first, second = pp.rounds.train(linear, one_step, dataset, schedule, LOSS, seed=seed).model.models
     assert not np.isclose(first.weight.detach(), second.weight.detach(), rtol=1e-3).any()
-    again = pp.train_rounds(linear, one_step, dataset, schedule, LOSS, seed=seed).model.models
+    again = pp.rounds.train(linear, one_step, dataset, schedule, LOSS, seed=seed).model.models
     assert same(first, again[0]) == (seed is not None)
 
 
@@ -227,25 +227,25 @@ def test_far_from_likely_classes_do_not_vanish() -> None:
 
 def test_models_of_their_own_are_weighted_by_the_schedule() -> None:
     schedule = by_hand([[0.5], [0.5], [0.5]], separate=True)
-    report = pp.train_rounds(network, adam, data(), schedule, LOSS, seed=2)
+    report = pp.rounds.train(network, adam, data(), schedule, LOSS, seed=2)
     assert isinstance(report.model, AveragedOutputs)
     assert len(report.model.models) == 3
     assert report.steps == 12
     torch.testing.assert_close(report.model.weights, torch.tensor([1.0, 2.0, 3.0]) / 6)
     made = []
-    one = pp.train_rounds(
+    one = pp.rounds.train(
         lambda: made.append(1) or network(), adam, data(), dataclasses.replace(schedule, separate=False), LOSS, seed=2
     )
     assert made == [1]
     assert isinstance(one.model, nn.Sequential)
-    assert same(report.model.models[0], pp.train_rounds(network, adam, data(), by_hand([[0.5]]), LOSS, seed=2).model)
+    assert same(report.model.models[0], pp.rounds.train(network, adam, data(), by_hand([[0.5]]), LOSS, seed=2).model)
     assert not same(report.model.models[0], one.model)
 
 
 def test_a_schedule_that_was_solved_trains() -> None:
     epsilon = np.repeat([1.0, 2.0, 3.0], [30, 20, 10])
-    schedule = pp.schedule(pp.Budgets(epsilon), "groups", epochs=2, batch_size=10, accountant="rdp")
-    report = pp.train_rounds(network, adam, data(), schedule, LOSS, seed=0)
+    schedule = pp.rounds.schedule(pp.Budgets(epsilon), "groups", epochs=2, batch_size=10, accountant="rdp")
+    report = pp.rounds.train(network, adam, data(), schedule, LOSS, seed=0)
     assert report.steps == schedule.steps
     assert not same(report.model, network())
 
@@ -277,13 +277,13 @@ def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, seed: int | None, sep
     schedule = by_hand([[0.6, 0.9], [0.5, 0.2], [0.3, 0.8]], steps=12, separate=separate)
     options = {"seed": seed, "checkpoint": tmp_path / "run", "execution": pp.Execution(checkpoint_every=2)}
     torch.manual_seed(3)
-    whole = pp.train_rounds(network, adam, data(), schedule, LOSS, seed=seed, checkpoint=tmp_path / "whole")
+    whole = pp.rounds.train(network, adam, data(), schedule, LOSS, seed=seed, checkpoint=tmp_path / "whole")
     files: dict[str, bytes] = {}
     broken: list[list[str]] = []
     for loss in (BreaksOff(4), BreaksOff(18), BreaksOff(5), BreaksOff(10_000)):
         torch.manual_seed(3)
         try:
-            report = pp.train_rounds(network, adam, data(), schedule, loss, **options)  # type: ignore[arg-type]
+            report = pp.rounds.train(network, adam, data(), schedule, loss, **options)  # type: ignore[arg-type]
         except Stop:
             broken.append(sorted(path.name for path in (tmp_path / "run").iterdir()))
         for path in sorted((tmp_path / "run").glob("*/drawn.npz")):
@@ -294,7 +294,7 @@ def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, seed: int | None, sep
     assert report.steps == 36
     assert same(report.model, whole.model) == (seed is not None)
     # Called once more there is nothing left to do.
-    done = pp.train_rounds(network, adam, data(), schedule, BreaksOff(0), **options)  # type: ignore[arg-type]
+    done = pp.rounds.train(network, adam, data(), schedule, BreaksOff(0), **options)  # type: ignore[arg-type]
     assert same(done.model, report.model)
 
 
@@ -329,7 +329,7 @@ def test_another_schedule_in_the_same_folder_is_refused(tmp_path: Path, monkeypa
 
 
 def test_only_the_owner_reads_who_was_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pp.train_rounds(network, adam, data(), by_hand([[0.5], [0.5]], steps=2), LOSS, checkpoint=tmp_path / "run")
+    pp.rounds.train(network, adam, data(), by_hand([[0.5], [0.5]], steps=2), LOSS, checkpoint=tmp_path / "run")
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"drawn.npz", "checkpoint.pt", "steps"}
     for path in files:
@@ -340,9 +340,9 @@ def test_only_the_owner_reads_who_was_drawn(tmp_path: Path, capsys: pytest.Captu
 def test_a_schedule_is_needed() -> None:
     plan = pp.plan(pp.Budgets(np.full(N, 2.0)), "uniform", steps=3, batch_size=10, accountant="rdp")
     with pytest.raises(pp.InvalidInput, match="must be a Schedule, not Plan"):
-        pp.train_rounds(network, adam, data(), plan, LOSS)  # type: ignore[arg-type]
+        pp.rounds.train(network, adam, data(), plan, LOSS)  # type: ignore[arg-type]
     with pytest.raises(pp.InvalidInput, match="61 records"):
-        pp.train_rounds(network, adam, data(61), by_hand([[0.5]]), LOSS)
+        pp.rounds.train(network, adam, data(61), by_hand([[0.5]]), LOSS)
 
 
 def test_rounds_are_trained_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +350,7 @@ def test_rounds_are_trained_in_one_process(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Processes, "found", classmethod(lambda cls: cls(0, 2)))
     monkeypatch.setattr(in_rounds, "train", lambda *_, **__: pytest.fail("it trains"))
     with pytest.raises(pp.InvalidInput, match="one process"):
-        pp.train_rounds(network, adam, data(), by_hand([[0.5]]), LOSS)
+        pp.rounds.train(network, adam, data(), by_hand([[0.5]]), LOSS)
 
 
 def test_what_is_said_of_the_training_holds_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +363,7 @@ def test_what_is_said_of_the_training_holds_in_every_round(monkeypatch: pytest.M
     }
     heard: list[dict[str, object]] = []
     monkeypatch.setattr(in_rounds, "train", lambda *_, **options: heard.append(options))
-    pp.train_rounds(network, adam, data(), by_hand([[0.5], [1.0]]), LOSS, **said)  # type: ignore[arg-type]
+    pp.rounds.train(network, adam, data(), by_hand([[0.5], [1.0]]), LOSS, **said)  # type: ignore[arg-type]
     assert len(heard) == 2
     assert all(each[name] == value for each in heard for name, value in said.items())
 
@@ -378,7 +378,7 @@ def test_a_person_contributes_a_few_records_where_few_are_asked_for() -> None:
         return nn.Linear(6, 2)
 
     trained = [
-        pp.train_rounds(linear, one_step, data(), always, LOSS, seed=2, max_records_per_person=most).model
+        pp.rounds.train(linear, one_step, data(), always, LOSS, seed=2, max_records_per_person=most).model
         for most in (None, 6, 1)
     ]
     whole, all_six, one = (torch.cat([p.detach().flatten() for p in model.parameters()]) for model in trained)
@@ -389,13 +389,13 @@ def test_a_person_contributes_a_few_records_where_few_are_asked_for() -> None:
 def test_a_schedule_that_keeps_no_promise_is_not_trained_on_peoples_data() -> None:
     nothing = dataclasses.replace(by_hand([[1.0, 1.0]]), promise=pp.Promise.NONE)
     with pytest.raises(pp.InvalidInput, match="keeps no budget"):
-        pp.train_rounds(network, adam, data(), nothing, LOSS)
-    assert pp.train_rounds(network, adam, data(), nothing, LOSS, seed=0).steps == nothing.steps
+        pp.rounds.train(network, adam, data(), nothing, LOSS)
+    assert pp.rounds.train(network, adam, data(), nothing, LOSS, seed=0).steps == nothing.steps
 
 
 def test_a_damaged_draw_is_an_error_that_says_so(tmp_path: Path) -> None:
-    pp.train_rounds(network, adam, data(), by_hand([[0.5, 1.0]]), LOSS, seed=0, checkpoint=tmp_path)
+    pp.rounds.train(network, adam, data(), by_hand([[0.5, 1.0]]), LOSS, seed=0, checkpoint=tmp_path)
     path = tmp_path / "round-1" / "drawn.npz"
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(pp.InvalidInput, match="damaged"):
-        pp.train_rounds(network, adam, data(), by_hand([[0.5, 1.0]]), LOSS, seed=0, checkpoint=tmp_path)
+        pp.rounds.train(network, adam, data(), by_hand([[0.5, 1.0]]), LOSS, seed=0, checkpoint=tmp_path)

@@ -1,0 +1,23 @@
+"""Public names that are looked up when they are first used, so that planning does not have to load torch."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+
+def lazily(package: str, names: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's ``__getattr__`` and ``__dir__`` for these names, each given as "module" or "module:other name"."""
+
+    def look_up(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, other = names[name].partition(":")
+        try:
+            return getattr(importlib.import_module(module), other or name)
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{package}.{name} needs {error.name}: pip install 'privypurse[training]'") from error
+
+    def listed() -> list[str]:
+        return sorted({*vars(importlib.import_module(package)), *names})
+
+    return look_up, listed
