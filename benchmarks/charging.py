@@ -25,7 +25,7 @@ import privypurse as pp
 from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.odometer import Odometer
 from privypurse.errors import PrivyPurseWarning
-from privypurse.networks import TramerBoneh
+from privypurse.runs.models import TramerBoneh
 from privypurse.training.gradients import recorded
 from privypurse.training.individual.accounting import Individual, follow
 from privypurse.training.individual.norm_passes import Looks

@@ -31,7 +31,7 @@ import privypurse as pp
 from privypurse import datasets
 from privypurse.accounting import gdp
 from privypurse.errors import PrivyPurseWarning
-from privypurse.networks import OpacusExample
+from reproductions.networks import OpacusExample
 
 DELTA = 1e-5
 PAPER = {

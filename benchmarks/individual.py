@@ -36,9 +36,10 @@ from privypurse.accounting import Filter, Odometer
 from privypurse.accounting.odometer import renyi_epsilons
 from privypurse.datasets.images import Images
 from privypurse.errors import PrivyPurseWarning
-from privypurse.networks import ResNet20, TramerBoneh
 from privypurse.queries import statistics
+from privypurse.runs.models import TramerBoneh
 from privypurse.training.individual.spending import by_group, correlation, correlation_with_loss
+from reproductions.networks import ResNet20
 
 DELTA = 1e-5
 WATCHED = 1000

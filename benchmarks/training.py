@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from benchmarks.plan import alone
-from privypurse.networks import TramerBoneh
+from privypurse.runs.models import TramerBoneh
 from privypurse.training.gradients import recorded
 from privypurse.training.mechanism import PrivateRun
 

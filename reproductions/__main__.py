@@ -6,8 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from rich.console import Console
+
 from privypurse.errors import InvalidInput, PrivyPurseError
-from reproductions import report, results, specs
+from reproductions import grid_command, report, results, specs
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,6 +27,8 @@ def _parser() -> argparse.ArgumentParser:
     acts = parser.add_subparsers(required=True)
     run = acts.add_parser("run", help="choose settings on validation records, then train every row and seed")
     run.add_argument("table")
+    grid_command.add_options(run)
+    acts.add_parser("list", help="the tables that there are").set_defaults(act=_list)
     run.add_argument("--device", default=None, help="cpu or cuda; default: cuda where there is one")
     run.add_argument("--workers", type=int, default=1, help="trainings side by side")
     run.add_argument("--minutes", type=float, default=None, help="stop after so many; call it again to go on")
@@ -42,7 +46,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _list(asked: argparse.Namespace) -> int:
+    grid_command._list(Console())
+    return 0
+
+
 def _run(asked: argparse.Namespace) -> int:
+    if not asked.table.startswith("scattering"):
+        grid_command._run(asked, Console())
+        return 0
     import torch
 
     from reproductions.running import Where, run

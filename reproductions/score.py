@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reproductions import features
 from reproductions.choice import Choice, Job, Unfinished
-from reproductions.networks import predictions
+from reproductions.heads import predictions
 from reproductions.training import Averages
 
 _CHUNK = 5_000

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from reproductions.budgets import plan_of
-from reproductions.networks import Head, losses, network
+from reproductions.heads import Head, losses, network
 from reproductions.specs import Settings
 
 

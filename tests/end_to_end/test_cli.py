@@ -219,9 +219,9 @@ def test_help_teaches(capsys):
     for command in ("plan", "train", "demo"):
         assert command in top
     text = help_of(capsys, "plan")
-    for word in ("examples:", "methods:", "--person", "--levels", "--noise-multiplier", "--out", "overspends"):
+    for word in ("examples:", "methods:", "--person", "--levels", "--noise-multiplier", "--out"):
         assert word in text
-    for method in ("sample", "scale", "uniform", "exclude", "curve-fit", "curve-fit-as-published"):
+    for method in ("sample", "scale", "uniform", "exclude", "curve-fit"):
         assert re.search(rf"^  {method}\s+\w", text, re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""A private model learns MNIST: a part of it, in seconds. The full runs: experiments/boenisch-table-2-mnist.toml."""
+"""A private model learns MNIST: a part of it, in seconds. The full run is the table boenisch-table-2-mnist."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse import datasets
-from privypurse.networks import TramerBoneh
+from privypurse.runs.models import TramerBoneh
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from scipy import optimize, signal, stats
 
 import privypurse as pp
 from privypurse.accounting import PLD, RDP, ClientSampled, Gaussian, PureDP, SampledGaussian, gdp
+from reproductions.unsound.trusted_curve import TrustedCurve
 
 # --- Rule 1: amplification is paid for by everyone ---------------------------------------------------------------
 
@@ -148,7 +149,7 @@ def total_variation(release: SampledGaussian) -> float:
         ({"method": "scale", "noise_multiplier": 2.0}, "data"),
         ({"method": "uniform", "noise_multiplier": 2.0}, "data"),
         ({"method": "exclude"}, "data"),
-        ({"method": "curve-fit-as-published", "noise_multiplier": 2.0}, "none"),
+        ({"method": TrustedCurve(), "noise_multiplier": 2.0}, "none"),
     ],
 )
 def test_every_plan_says_which_promise_it_makes(

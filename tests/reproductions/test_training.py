@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from reproductions import budgets
-from reproductions.networks import losses, network, predictions
+from reproductions.heads import losses, network, predictions
 from reproductions.specs import Settings
 from reproductions.training import Averages, step_length, trained
 

@@ -39,7 +39,7 @@ class Assignment:
     from_budgets: bool
     """Whether anything public was solved from the list of budgets (rule 7)."""
     keeps_budgets: bool = True
-    """False for published methods that overspend, kept for comparison."""
+    """False where a method overspends, as some published ones do; the plan then promises nothing."""
     notes: tuple[str, ...] = ()
 
 

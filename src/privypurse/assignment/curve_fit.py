@@ -1,16 +1,17 @@
-"""Simulation-CurveFitting of Liu et al. (2024), §6.1: as published, and checked."""
+"""Simulation-CurveFitting of Liu et al. (2024), §6.1, with every fitted rate checked and corrected."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy import optimize
 
 from privypurse.accounting import RDP, Release, SampledGaussian
 from privypurse.accounting.conversion import epsilon_from_rdp_mironov
-from privypurse.arrays import AnyArray, FloatArray
+from privypurse.arrays import FloatArray
 from privypurse.assignment.base import UNUSED, Assignment, Levels, Means
 from privypurse.assignment.sample import solved_noise
 from privypurse.errors import InfeasibleBudget
@@ -66,60 +67,35 @@ def fit(release_at: Callable[[float], Release], delta: float) -> FittedCurve:
 
 @dataclass(frozen=True)
 class CurveFit:
-    """Rates by the fitted curve; σ is given, or the one that Sample would solve.
+    """Rates by the fitted curve, each checked; σ is given, or the one that Sample would solve.
 
-    A fit is no bound (rule 4). So by default each fitted rate is checked: one that overspends is backed off to
-    the certified rate, one that leaves budget unused is raised to it. ``as_published`` trusts the curve.
+    A fit is no bound: a rate that overspends is backed off to the certified rate, one that leaves budget unused is
+    raised to it (see docs/soundness.md, rule 4).
     """
 
-    as_published: bool = False
-
-    @property
-    def name(self) -> str:
-        return "curve-fit-as-published" if self.as_published else "curve-fit"
+    name: ClassVar[str] = "curve-fit"
 
     def assign(self, levels: Levels, means: Means) -> Assignment:
         given = means.shape.noise_multiplier
         sigma = solved_noise(levels, means) if given is None else given
-        steps = means.shape.steps
-        rate = np.empty(levels.epsilon.size)
-        unfitted = 0
+        fitted, unfitted = np.full(levels.epsilon.size, np.nan), 0
         for delta in np.unique(levels.delta):
             rows = levels.delta == delta
             try:
-                curve = fit(lambda q: SampledGaussian(q, sigma, steps), float(delta))
-                rate[rows] = curve.rate(levels.epsilon[rows])
+                curve = fit(lambda q: SampledGaussian(q, sigma, means.shape.steps), float(delta))
+                fitted[rows] = curve.rate(levels.epsilon[rows])
             except InfeasibleBudget:
-                if self.as_published:
-                    raise
-                rate[rows] = np.nan
                 unfitted += int(levels.people[rows].sum())
-        if self.as_published:
-            notes = ("rates trust a fitted curve",)
-            return self._assignment(levels, means, sigma, rate, rate >= 1.0, given is None, notes)
         safe, spent = means.rates(sigma).certified(levels.epsilon, levels.delta)
-        over, under = int(levels.people[rate > safe].sum()), int(levels.people[rate < safe].sum())
+        over, under = int(levels.people[fitted > safe].sum()), int(levels.people[fitted < safe].sum())
         note = f"of the fitted rates {over:,} overspent and were lowered, {under:,} left budget and were raised"
         if unfitted:
             note += f"; for {unfitted:,} people no curve of that form fits at all"
-        return self._assignment(levels, means, sigma, safe, spent < UNUSED * levels.epsilon, given is None, (note,))
-
-    def _assignment(
-        self,
-        levels: Levels,
-        means: Means,
-        sigma: float,
-        rate: FloatArray,
-        capped: AnyArray,
-        solved: bool,
-        notes: tuple[str, ...],
-    ) -> Assignment:
         return Assignment(
             noise_multiplier=sigma,
-            rate=rate,
-            clip_norm=np.full(rate.size, means.shape.clip_norm),
-            capped=capped,
-            from_budgets=solved,
-            keeps_budgets=not self.as_published,
-            notes=notes,
+            rate=safe,
+            clip_norm=np.full(safe.size, means.shape.clip_norm),
+            capped=spent < UNUSED * levels.epsilon,
+            from_budgets=given is None,
+            notes=(note,),
         )

@@ -23,10 +23,7 @@ from privypurse.plans.stopping import Stop
 
 _HARDLY = 0.01  # expected draws in all steps below which somebody takes part in name only
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (Uniform(), Sample(), Scale(), CurveFit(), CurveFit(as_published=True), Exclude())
-}
+METHODS: dict[str, Method] = {method.name: method for method in (Uniform(), Sample(), Scale(), CurveFit(), Exclude())}
 
 
 def plan(
@@ -52,7 +49,8 @@ def plan(
     (`StopAtPlateau`, `StopWhenFew`) ends them early by private questions, which the plan pays for.
 
     Guarantee: ``plan.spent() <= budgets.epsilon`` for every record, proved by the named accountant ("pld", the
-    tighter, or "rdp"), for every method but "curve-fit-as-published", whose plan says that it promises nothing.
+    tighter, or "rdp"). A method of one's own that declares that it keeps no budget gives a plan that promises
+    nothing, and says so.
     A budget that cannot be kept is an `InfeasibleBudget`; one that cannot be used up is reported as capped.
     """
     if not isinstance(budgets, Budgets):

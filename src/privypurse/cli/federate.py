@@ -250,7 +250,7 @@ def _compare(found: dict[str, list[Trial]], options: argparse.Namespace, console
     folder = _folder(options)
     assert folder is not None
     if importlib.util.find_spec("matplotlib") is None:
-        console.print("no plot, for it needs matplotlib: pip install 'privypurse\\[experiments]'", style="dim")
+        console.print("no plot, for it needs matplotlib: pip install 'privypurse\\[reproductions]'", style="dim")
         return
     from privypurse.federated import plots
 

@@ -39,7 +39,6 @@ methods:
   uniform    everyone at the strictest ε: ordinary DP-SGD
   exclude    people below --threshold (default: the mean ε) take no part, the rest train uniformly
   curve-fit  rates by a fitted curve, checked and corrected
-  curve-fit-as-published  the same curve, trusted: overspends, for comparison only
 
 Without --noise-multiplier the noise is solved so that a batch holds --batch-size people on average; each ε then
 protects a person's data, given the list of budgets. With it (sample, curve-fit) each rate follows from the person's

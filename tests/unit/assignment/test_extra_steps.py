@@ -11,6 +11,7 @@ import privypurse as pp
 from privypurse.accounting import Composed, Gaussian, PureDP
 from privypurse.plans import TrainingShape
 from privypurse.plans import file as planfile
+from reproductions.unsound.trusted_curve import TrustedCurve
 
 LEVELS = (1.0, 2.0, 3.0)
 PLATEAU, FEW = pp.StopAtPlateau(noise=30.0, most=12), pp.StopWhenFew(below=50, epsilon=0.1)
@@ -150,7 +151,7 @@ def test_bad_input(options, said):
 
 def test_a_method_that_keeps_no_budget_has_no_filter():
     with pytest.raises(pp.InvalidInput, match="keeps no budget"):
-        planned("curve-fit-as-published")
+        planned(TrustedCurve())
 
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), float("inf"), True, "2"])

@@ -13,6 +13,7 @@ from scipy import optimize, special
 import privypurse as pp
 from privypurse.errors import PrivyPurseWarning
 from privypurse.plans import LevelTable
+from reproductions.unsound.trusted_curve import TrustedCurve
 
 EPSILON = [1.0, 2.0, 3.0, 1.0, 2.0, 1.0]
 
@@ -371,7 +372,7 @@ SAVED = {
     "persons": lambda: make([3.0, 1.0, 3.0], person=["z", "b", "z"], batch_size=1),
     "scale": lambda: make(method="scale", clip_norm=0.1),
     "exclude": lambda: make(method="exclude", batch_size=1),
-    "as published": lambda: make(method="curve-fit-as-published", noise_multiplier=1.0, steps=100),
+    "as published": lambda: make(method=TrustedCurve(), noise_multiplier=1.0, steps=100),
     "many levels": lambda: make(np.geomspace(0.5, 8.0, 300), steps=3, batch_size=30),
     "pld": lambda: make(accountant="pld"),
 }

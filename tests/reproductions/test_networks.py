@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import privypurse as pp
-from privypurse import networks
 from privypurse.errors import InvalidInput
-from privypurse.networks import NAMES, network
+from reproductions import networks
+from reproductions.networks import NAMES, network
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 

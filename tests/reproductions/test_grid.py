@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privypurse.errors import InvalidInput
-from privypurse.experiments import specs
+from reproductions import grid as specs
 
 SMALL = """
 title = "t"

@@ -20,14 +20,10 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.assignment import plan as make_plan
 from privypurse.assignment.base import Method
 from privypurse.assignment.exclude import Exclude
-from privypurse.assignment.published import published
 from privypurse.assignment.rounds import AdaPdp, Groups, InRounds, PdpSgd, Sampling, schedule
 from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning, Unsupported
-from privypurse.experiments.inputs import DATA, Inputs, classes_of, epsilon_of, inputs_of
-from privypurse.experiments.specs import Settings
-from privypurse.networks import NAMES, network
 from privypurse.plans import Plan, Promise
 from privypurse.plans.schedule import Schedule
 from privypurse.plans.stopping import StopAtPlateau
@@ -38,6 +34,11 @@ from privypurse.training.individual.spending import Spending, by_group, correlat
 from privypurse.training.loop import train
 from privypurse.training.ordinary import train_ordinarily
 from privypurse.training.rounds import train_rounds
+from reproductions.grid import Settings
+from reproductions.inputs import DATA, Inputs, classes_of, epsilon_of, inputs_of
+from reproductions.networks import NAMES, network
+from reproductions.unsound.drawn_pay import published
+from reproductions.unsound.trusted_curve import TrustedCurve
 
 losses = partial(F.cross_entropy, reduction="none")
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -281,6 +282,8 @@ def _judged(model: nn.Module, tensors: tuple[torch.Tensor, ...]) -> tuple[AnyArr
 
 
 def _method(settings: Settings) -> str | Method:
+    if settings.method == TrustedCurve.name:
+        return TrustedCurve()
     if settings.method != "exclude":
         return settings.method
     if unknown := settings.options.keys() - {"threshold"}:

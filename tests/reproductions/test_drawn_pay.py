@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from scipy import optimize, special
 
 import privypurse as pp
-from privypurse.accounting import PLD, Gaussian, PureDP, SampledGaussian, SampledRound, gdp, luck
+from privypurse.accounting import PLD, Gaussian, PureDP, SampledGaussian, SampledRound, gdp
 from privypurse.accounting.loss_distribution import LossDistribution
-from privypurse.assignment.published import Published, published
 from privypurse.assignment.rounds import AdaPdp, Groups, PdpSgd, Sampling
 from privypurse.assignment.threshold import FixedLoss
 from privypurse.errors import InvalidInput
 from privypurse.plans import Promise
 from privypurse.plans.schedule import Round
+from reproductions.unsound import true_cost
+from reproductions.unsound.drawn_pay import Published, published
 
 DELTA = 1e-5
 
@@ -70,7 +71,7 @@ def enumerated(turns: list[tuple[float, float]], delta: float) -> float:
 
 
 def found(turns: list[tuple[float, float]], delta: float) -> float:
-    return luck.epsilon([luck.Turn(chance, PureDP(epsilon)) for chance, epsilon in turns], delta)
+    return true_cost.epsilon([true_cost.Turn(chance, PureDP(epsilon)) for chance, epsilon in turns], delta)
 
 
 def test_somebody_more_can_be_seen_better_than_somebody_less() -> None:
@@ -131,9 +132,9 @@ def test_gaussian_rounds_of_rule_1() -> None:
     """ε = 0.1, τ = 1, δ = 1e-5, ten rounds: δ(0.1) is 1.66e-4 where 1e-4 is claimed."""
     chance = math.expm1(0.1) / math.expm1(1.0)
     noise = 1 / float(gdp.mu(1.0, DELTA))
-    turns = [luck.Turn(chance, Gaussian(noise))] * 10
-    assert luck.epsilon(turns, 1.66e-4 * 0.99) > 0.1
-    assert luck.epsilon(turns, 1.66e-4 * 1.03) < 0.1
+    turns = [true_cost.Turn(chance, Gaussian(noise))] * 10
+    assert true_cost.epsilon(turns, 1.66e-4 * 0.99) > 0.1
+    assert true_cost.epsilon(turns, 1.66e-4 * 1.03) < 0.1
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -158,7 +159,11 @@ def one_coin(chance: float, mu: float, delta: float) -> float:
 def test_one_gaussian_round_is_what_the_closed_form_says(chance: float, noise: float) -> None:
     for delta in (1e-6, 1e-5, 1e-3):
         truth = one_coin(chance, 1 / noise, delta)
-        assert truth - 1e-9 <= luck.epsilon([luck.Turn(chance, Gaussian(noise))], delta) <= truth * 1.005 + 1e-5
+        assert (
+            truth - 1e-9
+            <= true_cost.epsilon([true_cost.Turn(chance, Gaussian(noise))], delta)
+            <= truth * 1.005 + 1e-5
+        )
 
 
 @pytest.mark.parametrize("chance", [0.05, 0.5, 0.97, 1.0])
@@ -166,22 +171,27 @@ def test_one_round_of_sampled_steps_is_that_of_loss_distributions(chance: float)
     release = SampledGaussian(0.05, 1.1, 300)
     for delta in (1e-6, 1e-5, 1e-3):
         expected = float(PLD().epsilons([SampledRound(chance, release)], delta)[0])
-        assert luck.epsilon([luck.Turn(chance, release)], delta) == pytest.approx(expected, rel=0.01)
+        assert true_cost.epsilon([true_cost.Turn(chance, release)], delta) == pytest.approx(expected, rel=0.01)
 
 
 def test_sure_rounds_are_composed() -> None:
-    turns = [luck.Turn(1.0, Gaussian(4.0))] * 4
-    assert luck.epsilon(turns, DELTA) == pytest.approx(float(PLD().epsilons([Gaussian(2.0)], DELTA)[0]), rel=0.01)
+    turns = [true_cost.Turn(1.0, Gaussian(4.0))] * 4
+    assert true_cost.epsilon(turns, DELTA) == pytest.approx(
+        float(PLD().epsilons([Gaussian(2.0)], DELTA)[0]), rel=0.01
+    )
 
 
 def test_nobody_who_is_never_in_spends_anything() -> None:
-    assert luck.epsilon([], DELTA) == 0.0
-    assert luck.epsilon([luck.Turn(0.0, Gaussian(0.1))], DELTA) == 0.0
+    assert true_cost.epsilon([], DELTA) == 0.0
+    assert true_cost.epsilon([true_cost.Turn(0.0, Gaussian(0.1))], DELTA) == 0.0
 
 
 def test_what_is_seen_with_the_record_alone_stays_a_risk() -> None:
     """An outcome that gives the record away for sure: no ε covers a δ below its probability."""
-    some, never = luck._Ratio(np.log([0.99]), np.ones(1), 0.01), luck._Ratio(np.zeros(1), np.ones(1), 0.0)
+    some, never = (
+        true_cost._Ratio(np.log([0.99]), np.ones(1), 0.01),
+        true_cost._Ratio(np.zeros(1), np.ones(1), 0.0),
+    )
     assert 1 - 0.99**2 <= some.times(some).infinity <= 0.02 + 1e-9
     assert some.unless(0.25, never).infinity == pytest.approx(0.75 * 0.01)
     assert never.unless(0.25, some).infinity == pytest.approx(0.25 * 0.01)
@@ -190,9 +200,9 @@ def test_what_is_seen_with_the_record_alone_stays_a_risk() -> None:
 
 
 def test_more_rounds_never_cost_less() -> None:
-    spent = [luck.epsilon([luck.Turn(0.3, Gaussian(1.5))] * rounds, DELTA) for rounds in range(1, 6)]
+    spent = [true_cost.epsilon([true_cost.Turn(0.3, Gaussian(1.5))] * rounds, DELTA) for rounds in range(1, 6)]
     assert (np.diff(spent) > 0).all()
-    for_sure = luck.epsilon([luck.Turn(1.0, Gaussian(1.5))], DELTA)
+    for_sure = true_cost.epsilon([true_cost.Turn(1.0, Gaussian(1.5))], DELTA)
     assert spent[0] < 0.9 * for_sure
     assert spent[-1] < for_sure  # it is in once at most
 
@@ -377,7 +387,8 @@ def test_only_thresholds_were_published_that_way() -> None:
 
 def test_what_cannot_be_said_at_a_delta_is_infinite_and_no_crash() -> None:
     assert (
-        luck.epsilon([luck.Turn(1.0, Gaussian(0.3))], 1e-5) >= float(PLD().epsilons([Gaussian(0.3)], 1e-5)[0]) * 0.99
+        true_cost.epsilon([true_cost.Turn(1.0, Gaussian(0.3))], 1e-5)
+        >= float(PLD().epsilons([Gaussian(0.3)], 1e-5)[0]) * 0.99
     )
 
 
@@ -397,7 +408,7 @@ def test_what_only_one_world_can_show_counts_at_every_epsilon() -> None:
     """A ratio of e with probability 0.1 under Q, and 0.01 of P where Q is never: δ(ε) = 0.1·(e - e^ε) + 0.01."""
     alone = 0.01
     rest = (1 - alone - 0.1 * math.e) / 0.9
-    ratio = luck._Ratio(np.array([math.log(rest), 1.0]), np.array([0.9, 0.1]), alone)
+    ratio = true_cost._Ratio(np.array([math.log(rest), 1.0]), np.array([0.9, 0.1]), alone)
     for epsilon in (0.3, 0.5, 0.9):
         delta = 0.1 * (math.e - math.exp(epsilon)) + alone
         assert epsilon <= ratio.epsilon(delta) <= epsilon + 1e-6

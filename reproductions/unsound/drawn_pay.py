@@ -1,8 +1,8 @@
 """Rounds with the bookkeeping of Heo et al. (2023) as published, for comparison: it keeps NO promise.
 
 Algorithms 1 and 2 charge a round's ε to the people whom it drew and leave the others their whole budget. That uses
-the same luck twice (rule 1), so nothing is proved; what each group really spent at most is computed beside it.
-Weights of AdaPDP follow from realised counts, as published, which tells who was drawn.
+the same luck twice (docs/soundness.md, rule 1), so nothing is proved; what each group really spent at most is
+computed beside it. Weights of AdaPDP follow from realised counts, as published, which tells who was drawn.
 
 The text leaves open what a round's noise is solved for. For Sampling and AdaPDP each round by itself is (τ, δ)-DP for
 who was drawn (their loop ends when the round has spent τ). For PDP-SGD Algorithm 4 adds the rounds before: here the
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from privypurse.accounting import PLD, RDP, Composed, Progress, Release, SampledGaussian, SampledRound, luck
+from privypurse.accounting import PLD, RDP, Composed, Progress, Release, SampledGaussian, SampledRound
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.assignment.base import levels_of
 from privypurse.assignment.rounds import AdaPdp, PdpSgd, Sampling, check_epochs
@@ -28,6 +28,7 @@ from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import Promise
 from privypurse.plans.schedule import Round, Schedule
+from reproductions.unsound import true_cost
 
 _NOTHING = 1e-9  # of ε: less than this is nothing left
 
@@ -71,7 +72,7 @@ class Published(Schedule):
             found = np.zeros(self.epsilon.size)
             for level, (epsilon, delta) in enumerate(zip(self.epsilon.tolist(), self.delta.tolist(), strict=True)):
                 found[level] = (
-                    luck.epsilon(self._turns(epsilon), delta)
+                    true_cost.epsilon(self._turns(epsilon), delta)
                     if full
                     else PLD().epsilons([self._never_luckier(epsilon)], delta)[0]
                 )
@@ -97,14 +98,14 @@ class Published(Schedule):
             states = np.unique(np.concatenate([paid, states[chance < 1]]).round(12))
         return Composed(tuple(rounds))
 
-    def _turns(self, left: float) -> list[luck.Turn]:
+    def _turns(self, left: float) -> list[true_cost.Turn]:
         """A record's rounds until it is used up, as long as it is not drawn where a coin decides."""
         turns = []
         for one in self.rounds:
             if left <= _NOTHING:
                 break
             chance = float(probabilities(np.array([left]), one.threshold)[0])
-            turns.append(luck.Turn(chance, one.release))
+            turns.append(true_cost.Turn(chance, one.release))
             if chance == 1:
                 left -= one.threshold
         return turns

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privypurse.cli import main
 from privypurse.errors import InvalidInput
-from privypurse.experiments import inputs, report, running, specs
-from privypurse.experiments.cells import check, run_cell
-from privypurse.experiments.inputs import epsilon_of
+from reproductions import grid as specs
+from reproductions import grid_report as report
+from reproductions import grid_running as running
+from reproductions import inputs
+from reproductions.__main__ import main
+from reproductions.cells import check, run_cell
+from reproductions.inputs import epsilon_of
 
 pytestmark = pytest.mark.slow  # of the papers' tables, which no promise hangs on
 
@@ -46,7 +49,7 @@ def finished(experiment: specs.Experiment, folder: Path, **options: int) -> list
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_runs_and_reports(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experiment", "run", name, "--quick", "--out", str(tmp_path)]) == 0
+    assert main(["run", name, "--quick", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     table = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "MADE-UP DATA" in table
@@ -65,7 +68,7 @@ def test_every_kind_runs_and_reports(name: str, tmp_path: Path, capsys: pytest.C
 @pytest.mark.slow
 @pytest.mark.parametrize("path", specs.available(), ids=lambda path: path.stem)
 def test_all_of_them_run_quickly(path: Path, tmp_path: Path) -> None:
-    assert main(["experiment", "run", path.stem, "--quick", "--out", str(tmp_path)]) == 0
+    assert main(["run", path.stem, "--quick", "--out", str(tmp_path)]) == 0
 
 
 def test_finished_cells_are_not_run_again_and_changed_ones_are(tmp_path: Path) -> None:
@@ -105,7 +108,7 @@ def test_the_table_shows_what_other_calls_left(
     monkeypatch.setattr(running, "_execute", told)
     for column in ("DP-SGD", "Sample"):
         some = ["--columns", column, "--rows", "54-37-9 %", "--seeds", "1", "--out", str(tmp_path)]
-        assert main(["experiment", "run", "boenisch-table-2-mnist", *some]) == 0
+        assert main(["run", "boenisch-table-2-mnist", *some]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines()[::-1] if line.startswith("| 54-37-9 % | **"))
     assert row.count("**90.00**") == 2
     assert "| paper 97.54 ± 0.09 |" in row  # Scale, which was never run
@@ -151,7 +154,7 @@ def _first(experiment: specs.Experiment) -> specs.Settings:
 def test_as_published_says_that_nothing_is_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     some = ["--rows", "k = -0.2", "--columns", "PDP-SGD, adaptive"]
     arguments = ["--quick", "--as-published", *some, "--out", str(tmp_path)]
-    assert main(["experiment", "run", "heo-table-1-mnist", *arguments]) == 0
+    assert main(["run", "heo-table-1-mnist", *arguments]) == 0
     said = capsys.readouterr().out
     assert "no promise" in said
     assert "an upper bound" in said
@@ -161,7 +164,7 @@ def test_as_published_says_that_nothing_is_promised(tmp_path: Path, capsys: pyte
 def test_the_plot_says_what_was_really_spent_where_no_promise_is_kept(tmp_path: Path) -> None:
     some = ["--quick", "--rows", "k = 0", "--columns", "Sampling", "--out", str(tmp_path)]
     for more, said in (([], False), (["--as-published"], True)):
-        assert main(["experiment", "run", "heo-table-1-mnist", *some, *more]) == 0
+        assert main(["run", "heo-table-1-mnist", *some, *more]) == 0
         assert ("No promise is kept" in (tmp_path / "plot.svg").read_text(encoding="utf-8")) == said
 
 
@@ -308,7 +311,7 @@ def test_missing_data_is_an_error_that_says_where_it_was_looked_for(
 ) -> None:
     monkeypatch.setenv("PRIVYPURSE_DATA", str(tmp_path / "nothing"))
     some = ["--rows", "k = 0", "--columns", "DP-SGD", "--out", str(tmp_path)]
-    assert main(["experiment", "run", "heo-table-1-mnist", *some]) == 2
+    assert main(["run", "heo-table-1-mnist", *some]) == 2
     assert "PRIVYPURSE_DATA" in capsys.readouterr().err
 
 
@@ -338,6 +341,6 @@ def test_budgets_of_every_kind() -> None:
 
 def test_the_list_names_every_experiment(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["experiment", "list"]) == 0
+    assert main(["list"]) == 0
     said = capsys.readouterr().out
     assert all(path.stem in said for path in specs.available())

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from privypurse.experiments.cells import QUANTILES, Outcome
-from privypurse.experiments.specs import Experiment
+from reproductions.cells import QUANTILES, Outcome
+from reproductions.grid import Experiment
 
 _FEW = 6  # groups that are all shown
 Results = Mapping[tuple[str, str], Sequence[Outcome]]
@@ -189,6 +189,6 @@ def save(experiment: Experiment, results: Results, versions: Sequence[Mapping[st
 def _plotted(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
     if not results or importlib.util.find_spec("matplotlib") is None:
         return []
-    from privypurse.experiments import plots
+    from reproductions import plots
 
     return plots.save(experiment, results, folder)

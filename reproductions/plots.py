@@ -9,8 +9,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from privypurse.experiments.report import Results, mean_of
-from privypurse.experiments.specs import Experiment
+from reproductions.grid import Experiment
+from reproductions.grid_report import Results, mean_of
 
 _STYLE: Any = {
     "font.size": 9,

@@ -16,7 +16,7 @@ from privypurse import datasets
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import preferences
 from privypurse.errors import InvalidInput, PrivyPurseError
-from privypurse.experiments.specs import Settings
+from reproductions.grid import Settings
 
 _SHAPES = {
     "mnist": (1, 28, 28),

@@ -21,11 +21,11 @@ import scipy
 import torch
 
 from privypurse.errors import InvalidInput
-from privypurse.experiments.cells import Outcome, check, run_cell
-from privypurse.experiments.inputs import is_there
-from privypurse.experiments.specs import Experiment, Settings
 from privypurse.training.devices import device_of
 from privypurse.version import __version__
+from reproductions.cells import Outcome, check, run_cell
+from reproductions.grid import Experiment, Settings
+from reproductions.inputs import is_there
 
 
 @dataclass(frozen=True)

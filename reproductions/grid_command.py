@@ -13,10 +13,10 @@ from rich.table import Column, Table
 
 from privypurse.cli.extras import need_training
 from privypurse.cli.showing import as_it_is
-from privypurse.experiments import specs
+from reproductions import grid as specs
 
 if TYPE_CHECKING:
-    from privypurse.experiments.specs import Experiment
+    from reproductions.grid import Experiment
 
 SHORT = "repeat a table or a figure of the papers"
 LONG = """\
@@ -36,26 +36,14 @@ not for publishing.
 """
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
-    actions.add_parser("list", help="the experiments that there are")
-    run_ = actions.add_parser("run", help="run one, or go on with it")
-    run_.add_argument("name", help="of the list, or a .toml file of your own")
+def add_options(run_: argparse.ArgumentParser) -> None:
     run_.add_argument("--seeds", type=int, help="how often each cell is trained (default: what the experiment says)")
-    run_.add_argument("--device", default="cpu", help="cpu, cuda or auto (default: cpu)")
     run_.add_argument("--jobs", type=int, default=1, help="cells that train side by side (default: 1)")
     run_.add_argument("--quick", action="store_true", help="a few steps on a few records: does it run?")
     run_.add_argument("--as-published", action="store_true", help="the published bookkeeping, which keeps no promise")
     run_.add_argument("--rows", nargs="+", metavar="ROW", help="these rows only")
     run_.add_argument("--columns", nargs="+", metavar="COLUMN", help="these columns only")
     run_.add_argument("--out", type=Path, help="folder for the results (default: results/NAME)")
-
-
-def run(options: argparse.Namespace, console: Console) -> None:
-    if options.action == "list":
-        _list(console)
-    else:
-        _run(options, console)
 
 
 def _list(console: Console) -> None:
@@ -67,12 +55,12 @@ def _list(console: Console) -> None:
 
 
 def _run(options: argparse.Namespace, console: Console) -> None:
-    experiment = specs.find(options.name)
+    experiment = specs.find(options.table)
     need_training("experiment")
     if importlib.util.find_spec("matplotlib") is None:
         console.print(
-            "no plots, for they need matplotlib: pip install 'privypurse\\[experiments]' and call this again, which "
-            "trains nothing twice"
+            "no plots, for they need matplotlib: pip install 'privypurse\\[reproductions]' and call this again, "
+            "which trains nothing twice"
         )
     columns = options.columns
     if options.as_published and columns:  # as it is printed, or as it is in the file
@@ -85,12 +73,12 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     seeds = experiment.seeds if options.seeds is None else options.seeds
     kind = ("-as-published" if options.as_published else "") + ("-quick" if options.quick else "")
     folder = options.out or Path("results") / f"{experiment.name}{kind}"
-    _execute(experiment, seeds, options.device, options.jobs, folder, console)
+    _execute(experiment, seeds, options.device or "cpu", options.jobs, folder, console)
     _tell(whole, seeds, folder, console)
 
 
 def _execute(experiment: Experiment, seeds: int, device: str, jobs: int, folder: Path, console: Console) -> None:
-    from privypurse.experiments import running
+    from reproductions import grid_running as running
 
     total = seeds * len(experiment.rows) * len(experiment.columns)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -115,7 +103,8 @@ def _execute(experiment: Experiment, seeds: int, device: str, jobs: int, folder:
 
 def _tell(experiment: Experiment, seeds: int, folder: Path, console: Console) -> None:
     """Everything that is finished, also what other calls for other rows and columns left."""
-    from privypurse.experiments import report, running
+    from reproductions import grid_report as report
+    from reproductions import grid_running as running
 
     results = running.collected(experiment, seeds, folder)
     paths = report.save(experiment, results, running.versions_of(experiment, seeds, folder), folder)

@@ -258,14 +258,11 @@ class Experiment:
         )
 
 
-def folder() -> Path:
-    """Where the experiments are: beside the package where it was installed, else in the repository."""
-    installed = Path(__file__).parent / "tables"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "experiments"
+TABLES = Path(__file__).parent / "tables"
 
 
 def available() -> list[Path]:
-    return sorted(folder().glob("*.toml"))
+    return [path for path in sorted(TABLES.glob("*.toml")) if "[choice]" not in path.read_text(encoding="utf-8")]
 
 
 def find(name: str) -> Experiment:

@@ -1,1 +1,0 @@
-"""The tables and figures of the papers, each repeated from one small file."""
