@@ -20,9 +20,8 @@ from rich.table import Table
 import privypurse as pp
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.demo import BATCH, CLIP_NORM, HIDDEN, LEARNING_RATE, budgets_of, census
-from privypurse.runs.evaluation import score
 from privypurse.runs.models import mlp
-from privypurse.runs.running import losses, tensors
+from privypurse.training.evaluation import losses, score
 
 EVERY = 25
 STOP = pp.StopAtPlateau(noise=150.0, every=EVERY, most=13, patience=3)
@@ -37,10 +36,10 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["uniform", "sample", "scale"])
     options = parser.parse_args()
     warnings.simplefilter("ignore", PrivyPurseWarning)
-    inputs = census()
-    budgets = budgets_of(len(inputs.train))
-    data = tensors(inputs.train, torch.device("cpu"))
-    assert inputs.test is not None
+    records = census()
+    budgets = budgets_of(len(records.train))
+    data = records.train.tensors(torch.device("cpu"))
+    assert records.test is not None
     few, more = options.steps, options.extra
     ways: dict[str, tuple[int, int, pp.StopAtPlateau | None]] = {
         f"{few} steps": (few, 0, None),
@@ -69,12 +68,12 @@ def main() -> None:
             found, taken, shares, out, over = [], [], [], [], 0
             for seed in range(options.seeds):
                 torch.manual_seed(seed)
-                model = mlp(inputs.shape, inputs.classes, HIDDEN)
+                model = mlp(records.shape, records.classes, HIDDEN)
                 optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
                 followed = extra or name.endswith("followed")
                 individual = pp.Individual(every=EVERY, headroom=options.headroom) if followed else None
                 done = pp.train(model, optimizer, data, plan, losses, individual=individual, seed=seed)
-                found.append(score(model, inputs.test))
+                found.append(score(model, records.test.inputs, records.test.labels))
                 taken.append(done.steps)
                 if done.spending is not None:
                     spent = done.spending.epsilon()

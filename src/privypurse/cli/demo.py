@@ -50,10 +50,10 @@ def run(options: argparse.Namespace, console: Console) -> None:
     torch.set_num_threads(1)
     out = Path(options.out)
     demo.check_out(out)
-    inputs = demo.census()
-    assert inputs.test is not None
+    records = demo.census()
+    assert records.test is not None
     console.print(
-        f"[bold]{len(inputs.train):,} people of the 1994 census[/] (Adult; Becker & Kohavi 1996, UCI, CC BY 4.0), "
+        f"[bold]{len(records.train):,} people of the 1994 census[/] (Adult; Becker & Kohavi 1996, UCI, CC BY 4.0), "
         f"each with a privacy budget of their own.\nFour ways to train the same network, {options.steps:,} steps, "
         f"{'once' if options.runs == 1 else f'{options.runs} times'} each.\n",
         highlight=False,
@@ -70,13 +70,13 @@ def run(options: argparse.Namespace, console: Console) -> None:
         report(done, total)
         found.extend(
             demo.trials(
-                inputs, out, steps=options.steps, runs=options.runs, accountant=options.accountant, trained=trained
+                records, out, steps=options.steps, runs=options.runs, accountant=options.accountant, trained=trained
             )
         )
     for method, words in _WORDS.items():
         console.print(f"{method:8} {words}", highlight=False)
     console.print(_table(found))
-    for line in _notes(len(inputs.test), options.runs):
+    for line in _notes(len(records.test), options.runs):
         console.print(line, style="dim", highlight=False)
     console.print(f"model, plan and metrics of each are in {as_it_is(options.out)}/", highlight=False)
 

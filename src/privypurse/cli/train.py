@@ -15,19 +15,22 @@ import privypurse as pp
 from privypurse.cli.extras import need_training
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
-from privypurse.runs.config import Simulated, example, read_config
+from privypurse.runs.config import example, read_config
 
 if TYPE_CHECKING:
-    from privypurse.runs.running import Finished
+    from privypurse.runs.train import Finished
 
 SHORT = "train a model by a configuration file, each person within their own ε"
 LONG = f"""\
 Train a model by a TOML file, each person within their own ε.
 
-Makes the plan (or takes one), trains by it with fresh cryptographic noise, and writes model.pt, plan.json and
-metrics.json into a folder; with [individual] spending.csv too, what each person really spent. Accuracy is measured
-on records that take no part in training; what is printed about the people in training is sensitive, and
-metrics.json says which of its figures are.
+Makes the plan (or takes one) and trains by it: Poisson subsampling at each person's own rate, per-example gradients
+clipped to each person's own norm, fresh cryptographic noise. Accuracy is measured on records that take no part in
+training; what is printed about the people in training is sensitive.
+
+Everything goes into one folder. public.json lists what may be shown to others: model.pt and facts.json, the constants
+of training and what was promised. Internal, as safe to keep as the data: plan.json, metrics.json, with [individual]
+spending.csv (what each person really spent), and run.json, which lists all files with their checksums.
 
 Ctrl-C ends a run between two steps. With [training] checkpoint, the folder that a run is kept in, the same command
 goes on from there, and every step that was taken stays counted. Without it nothing is kept.
@@ -62,13 +65,13 @@ def run(options: argparse.Namespace, console: Console) -> None:
         return
     config = read_config(options.config)
     need_training("train")
-    from privypurse.runs import running
+    from privypurse.runs.train import train_by
 
     def planned(plan: pp.Plan) -> None:
         waiting.close()  # two bars at once would write over each other
-        if isinstance(config.budgets, Simulated):
+        if config.budgets is not None and config.budgets.simulate is not None:
             console.print("Budgets are simulated: nobody in the data granted them.", highlight=False)
-        if config.default_delta:
+        if config.budgets is not None and config.budgets.delta is None:
             console.print(as_it_is(default_delta("delta under [budgets]")), highlight=False)
         if config.budgets is None:
             console.print(
@@ -89,7 +92,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         waiting.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "δ = ", PrivyPurseWarning)  # the plan's facts say it
         try:
-            finished = running.run(config, certifying=certifying, planned=planned, bar=True)
+            finished = train_by(config, certifying=certifying, planned=planned, bar=True)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_stopped(config.training.checkpoint)) from None
         except OSError as error:  # a full disk: a step that cannot be counted is not taken
@@ -117,4 +120,4 @@ def _show(finished: Finished, seed: int | None, console: Console) -> None:
         console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]", highlight=False)
     if finished.spending is not None:
         console.print(f"spending.csv: {finished.spending.text} Sensitive.", highlight=False)
-    console.print(f"model.pt, plan.json, metrics.json written to {as_it_is(str(finished.folder))}", highlight=False)
+    console.print(f"written to {as_it_is(str(finished.folder))}; public.json says what may be shown", highlight=False)

@@ -12,23 +12,23 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from privypurse.accounting import Progress
 from privypurse.assignment import plan
 from privypurse.budgets import Budgets, preferences
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
-from privypurse.runs import results
+from privypurse.plans import file as planfile
 from privypurse.runs.config import BuiltIn
-from privypurse.runs.evaluation import Score, score
-from privypurse.runs.inputs import Inputs, inputs_of
+from privypurse.runs.folder import RunFolder
+from privypurse.runs.metrics import figures
 from privypurse.runs.models import mlp
-from privypurse.runs.running import losses, tensors
+from privypurse.runs.records import TrainTest, records_of
+from privypurse.runs.train import add_json, add_model, add_results
+from privypurse.training.evaluation import Score, losses, score
 from privypurse.training.loop import train
 from privypurse.training.ordinary import train_ordinarily
 
@@ -63,9 +63,9 @@ class Trial:
         return float(np.mean([each.loss for each in self.scores]))
 
 
-def census() -> Inputs:
+def census() -> TrainTest:
     """The people of the demonstration."""
-    return inputs_of(BuiltIn("adult"))
+    return records_of(BuiltIn("adult"))
 
 
 def budgets_of(people: int) -> Budgets:
@@ -82,13 +82,12 @@ def check_out(folder: Path) -> None:
 
 
 def trials(
-    inputs: Inputs,
+    records: TrainTest,
     folder: Path,
     *,
     steps: int,
     runs: int,
     accountant: str = "pld",
-    certifying: Progress | None = None,
     trained: Callable[[], None] = lambda: None,
 ) -> Iterator[Trial]:
     """Train each method ``runs`` times and save its first model, plan and metrics; ``trained`` is called after each.
@@ -98,37 +97,27 @@ def trials(
     """
     if runs < 1:
         raise InvalidInput(f"runs is {runs}; it must be at least 1")
-    budgets = budgets_of(len(inputs.train))
-    assert inputs.test is not None
+    budgets = budgets_of(len(records.train))
+    assert records.test is not None
     for method in METHODS:
-        made = (
-            None
-            if method == NONE
-            else plan(
-                budgets,
-                method,
-                steps=steps,
-                batch_size=BATCH,
-                clip_norm=CLIP_NORM,
-                accountant=accountant,
-                progress=certifying,
-            )
-        )
+        made = None
+        if method != NONE:
+            made = plan(budgets, method, steps=steps, batch_size=BATCH, clip_norm=CLIP_NORM, accountant=accountant)
         begun = time.perf_counter()
         models, scores = [], []
         for _ in range(runs):
-            models.append(_trained(inputs, made, steps))
-            scores.append(score(models[-1], inputs.test))
+            models.append(_trained(records, made, steps))
+            scores.append(score(models[-1], records.test.inputs, records.test.labels))
             trained()
         trial = Trial(method, made, tuple(scores), (time.perf_counter() - begun) / runs)
         _save(folder / method, models[0], trial, steps)
         yield trial
 
 
-def _trained(inputs: Inputs, made: Plan | None, steps: int) -> nn.Module:
-    model = mlp(inputs.shape, inputs.classes, HIDDEN)
+def _trained(records: TrainTest, made: Plan | None, steps: int) -> nn.Module:
+    model = mlp(records.shape, records.classes, HIDDEN)
     optimizer = torch.optim.SGD(model.parameters(), lr=ORDINARY_LEARNING_RATE if made is None else LEARNING_RATE)
-    data = tensors(inputs.train, torch.device("cpu"))
+    data = records.train.tensors(torch.device("cpu"))
     if made is None:
         train_ordinarily(model, optimizer, data.tensors, losses, steps=steps, batch_size=BATCH)
     else:
@@ -136,17 +125,12 @@ def _trained(inputs: Inputs, made: Plan | None, steps: int) -> nn.Module:
     return model
 
 
-def _save(folder: Path, model: nn.Module, trial: Trial, steps: int) -> None:
-    results.make(folder)
-    if trial.plan is None:
-        metrics: dict[str, Any] = {
-            "data": "adult",
-            "method": NONE,
-            "steps": steps,
-            "test": results.figures(trial.scores[0]),
-            "about": _NOT_PRIVATE,
-        }
-    else:
-        trial.plan.save(folder / results.PLAN)
-        metrics = results.metrics_of(trial.plan, trial.scores[0], trial.seconds, data="adult", seeded=False)
-    results.save(folder, model, metrics)
+def _save(path: Path, model: nn.Module, trial: Trial, steps: int) -> None:
+    folder, score = RunFolder.begin(path, "demo"), trial.scores[0]
+    if trial.plan is not None:
+        folder.add("plan.json", planfile.dumps(trial.plan))
+        add_results(folder, model, trial.plan, score, trial.seconds, data="adult", steps=steps)
+        return
+    metrics = {"data": "adult", "method": NONE, "steps": steps, "test": figures(score), "about": _NOT_PRIVATE}
+    add_model(folder, model, public=False)
+    add_json(folder, "metrics.json", metrics)

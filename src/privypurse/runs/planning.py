@@ -12,7 +12,7 @@ from privypurse.budgets import Budgets, preferences
 from privypurse.budgets.roll import Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
-from privypurse.runs.config import FromColumns, NewPlan, RunConfig, Simulated, Table
+from privypurse.runs.config import Grants, NewPlan, RunConfig, Table
 
 
 def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -> Plan:
@@ -29,7 +29,7 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -
     assert budgets is not None
     if budgets.person is not None or not isinstance(config.data, Table):
         return _made(config.plan, budgets, progress)
-    seal = Seal.of(config.data.path)  # before planning, which takes a while
+    seal = Seal.of(config.data.table)  # before planning, which takes a while
     return _made(config.plan, budgets, progress).sealed(seal)
 
 
@@ -46,31 +46,32 @@ def _refuse_others(made: Plan, config: RunConfig, budgets: Budgets | None) -> No
             f"{name} was made without ids, but [data] or [budgets] names person = {person!r}; make the plan with "
             f"--person {person}, or leave person out"
         )
-    if made.seal is not None and not (isinstance(data, Table) and made.seal.fits(data.path)):
+    if made.seal is not None and not (isinstance(data, Table) and made.seal.fits(data.table)):
         raise InvalidInput(
             f"{name} holds for the rows of its table as they were, and these are others, or in another order; make "
             "the plan anew from this table, or with --person, so that it follows people"
         )
     if made.roll is None and made.seal is None and isinstance(data, Table) and budgets is None:
         raise InvalidInput(
-            f"{name} does not say whose rows it is for; make it with `privypurse plan {data.path} --person …`, or "
+            f"{name} does not say whose rows it is for; make it with `privypurse plan {data.table} --person …`, or "
             "name what people granted under [budgets], to be compared with it row by row"
         )
     if budgets is not None:
         made.check(budgets)
 
 
-def _budgets(asked: FromColumns | Simulated, config: RunConfig, records: int) -> Budgets:
-    if isinstance(asked, Simulated):
-        random = np.random.default_rng(asked.seed)
-        return Budgets(preferences.levels(records, asked.epsilon, asked.shares, random), delta=asked.delta)
+def _budgets(asked: Grants, config: RunConfig, records: int) -> Budgets:
+    if asked.simulate is not None:
+        random = np.random.default_rng(asked.simulate.seed)
+        drawn = preferences.levels(records, asked.simulate.epsilon, asked.simulate.shares, random)
+        return Budgets(drawn, delta=asked.chosen_delta)
     assert isinstance(config.data, Table)
     return Budgets.read(
-        config.data.path,
+        config.data.table,
         asked.epsilon,
         level=asked.level,
         levels=asked.levels,
-        delta=asked.delta,
+        delta=asked.chosen_delta,
         person=asked.person,
     )
 

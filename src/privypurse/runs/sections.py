@@ -1,105 +1,94 @@
-"""Sections of a TOML file, read key by key; whatever is left over or of the wrong kind is an error that helps."""
+"""Sections of a TOML file as dataclasses: msgspec judges types and limits; errors name key, value and mend."""
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from privypurse.errors import InvalidInput
 
+T = TypeVar("T")
+_WORDS: dict[Any, str] = {
+    str: "text in quotes",
+    Path: "text in quotes",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple[str | int, ...]: 'a list of texts, as in ["yes", "no"]',
+    tuple[float, ...]: "a list of numbers, as in [1.0, 2.0]",
+}
+"""What a value has to be; ``Meta(description=…)`` of a field says it better where there are limits."""
 
-class Section:
-    """One table of the file. Take every key that may be there, then `finish`."""
 
-    def __init__(self, name: str, values: Any) -> None:
-        self.name = name
-        if not isinstance(values, dict):
-            raise InvalidInput(f"{name} is {values!r}; it must be a section or an inline table {{ … }}")
-        self._left = dict(values)
-        self._known: list[str] = []
+@dataclasses.dataclass(frozen=True)
+class By:
+    """Marks a type whose values are made by a function of their own, from what stands in the file and its place."""
 
-    def left(self) -> list[str]:
-        """What was not taken yet."""
-        return list(self._left)
+    make: Callable[[Any, str], Any]
 
-    def take(self, key: str) -> Any:
-        """The value as it stands there, or None."""
-        self._known.append(key)
-        return self._left.pop(key, None)
 
-    def text(self, key: str) -> str | None:
-        value = self.take(key)
-        if value is not None and not isinstance(value, str):
-            raise self.wrong(key, value, "text in quotes")
-        return value
+def read(kind: type[T], given: Any, place: str, keys: Iterable[str] | None = None) -> T:
+    """The section as this dataclass, whose fields are its keys (or only ``keys``).
 
-    def whole(self, key: str) -> int | None:
-        value = self.take(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise self.wrong(key, value, "a whole number")
-        return value
+    A field without a default is needed, and ``Meta(title=…)`` says what it means. ``place`` names the section in
+    errors, as in "[plan]".
+    """
+    if not isinstance(given, dict):
+        raise InvalidInput(f"{place} is {given!r}; it must be a section or an inline table {{ … }}")
+    types = get_type_hints(kind, include_extras=True)
+    known = list(types if keys is None else keys)
+    for key in given:
+        if key not in known:
+            raise unknown(f"{place} has no key", key, known)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name not in given and field.default is field.default_factory is dataclasses.MISSING:
+            plain, about = _parted(types[field.name])
+            raise InvalidInput(f"{place} needs {field.name}, {about.get('title') or _WORDS.get(plain, '')}")
+    found = {key: value(types[key], each, f"{place} {key}") for key, each in given.items()}
+    try:
+        return kind(**found)
+    except InvalidInput as error:
+        raise InvalidInput(f"{place}: {error}") from None
 
-    def number(self, key: str) -> float | None:
-        value = self.take(key)
-        if value is None:
-            return None
-        if not _is_number(value):
-            raise self.wrong(key, value, "a number")
-        return float(value)
 
-    def flag(self, key: str) -> bool | None:
-        value = self.take(key)
-        if value is not None and not isinstance(value, bool):
-            raise self.wrong(key, value, "true or false")
-        return value
+def value(kind: Any, given: Any, place: str) -> Any:
+    """One value as this type, or an error that says what it must be."""
+    plain, about = _parted(kind)
+    if "make" in about:
+        return about["make"](given, place)
+    if dataclasses.is_dataclass(plain):
+        return read(plain, given, place)  # type: ignore[arg-type]
+    if get_origin(plain) is Literal and isinstance(given, str) and given not in get_args(plain):
+        raise unknown(f"{place}: there is no", given, get_args(plain))
+    if get_origin(plain) is Mapping and isinstance(given, dict):
+        return {key: value(get_args(plain)[1], each, f"{place} {key}") for key, each in given.items()}
+    try:
+        return msgspec.convert(given, kind, dec_hook=lambda path, text: path(text))
+    except msgspec.ValidationError as error:
+        must = about.get("description") or _WORDS.get(plain)
+        raise InvalidInput(f"{place} is {given!r}; {f'it must be {must}' if must else error}") from None
 
-    def texts(self, key: str) -> tuple[str, ...] | None:
-        """A list of categories; whole numbers may stand for their digits."""
-        value = self.take(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(_is_category(item) for item in value):
-            raise self.wrong(key, value, 'a list of texts, as in ["yes", "no"]')
-        return tuple(map(str, value))
 
-    def numbers(self, key: str) -> tuple[float, ...] | None:
-        value = self.take(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(map(_is_number, value)):
-            raise self.wrong(key, value, "a list of numbers, as in [1.0, 2.0]")
-        return tuple(map(float, value))
-
-    def wholes(self, key: str) -> tuple[int, ...] | None:
-        value = self.take(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(item, int) and _is_number(item) for item in value):
-            raise self.wrong(key, value, "a list of whole numbers, as in [64, 32]")
-        return tuple(value)
-
-    def section(self, key: str) -> Section | None:
-        value = self.take(key)
-        return None if value is None else Section(f"{self.name} {key}", value)
-
-    def rest(self) -> dict[str, Any]:
-        """Everything that was not taken: for keys that somebody else knows."""
-        left, self._left = self._left, {}
-        return left
-
-    def need(self, key: str, what: str) -> InvalidInput:
-        """The complaint that a key is missing."""
-        return InvalidInput(f"{self.name} needs {key}, {what}")
-
-    def wrong(self, key: str, value: Any, must: str) -> InvalidInput:
-        """The complaint that a value is of the wrong kind."""
-        return InvalidInput(f"{self.name} {key} is {value!r}; it must be {must}")
-
-    def finish(self) -> None:
-        """Raise for the first key that nobody took."""
-        for key in self._left:
-            raise unknown(f"{self.name} has no key", key, self._known)
+def _parted(kind: Any) -> tuple[Any, dict[str, Any]]:
+    """A type without None and annotations, and what these said."""
+    about: dict[str, Any] = {}
+    while True:
+        if get_origin(kind) is Annotated:
+            kind, *marks = get_args(kind)
+            for mark in marks:
+                named = {name: getattr(mark, name, None) for name in ("make", "title", "description")}
+                about |= {name: said for name, said in named.items() if said is not None}
+            continue
+        options = [each for each in get_args(kind) if each is not NoneType]
+        if get_origin(kind) not in (Union, UnionType) or len(options) != 1:
+            return kind, about
+        kind = options[0]
 
 
 def unknown(complaint: str, name: str, known: Iterable[str]) -> InvalidInput:
@@ -108,11 +97,3 @@ def unknown(complaint: str, name: str, known: Iterable[str]) -> InvalidInput:
     near = difflib.get_close_matches(name, names, n=2)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return InvalidInput(f"{complaint} {name!r}; {hint}it knows {', '.join(names)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_category(value: Any) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool)

@@ -72,7 +72,8 @@ seed = 7
 def test_a_small_file_takes_the_defaults():
     read = parse_config(BUILT_IN)
     assert read.data == config.BuiltIn("adult")
-    assert read.budgets == config.Simulated((1.0, 2.0), (0.6, 0.4), 3, 1e-5)
+    assert read.budgets == config.Grants(simulate=config.Simulated((1.0, 2.0), (0.6, 0.4), 3))
+    assert read.budgets.chosen_delta == 1e-5
     assert read.plan == config.NewPlan(steps=10, batch_size=64)
     assert (read.plan.method, read.plan.accountant, read.plan.noise_multiplier) == ("sample", "pld", None)
     assert read.model == config.Model("mlp", (64,), "relu", {})
@@ -83,7 +84,7 @@ def test_a_small_file_takes_the_defaults():
 def test_every_key_arrives():
     read = parse_config(TABLE)
     assert read.data == config.Table(
-        path=Path("people.csv"),
+        table=Path("people.csv"),
         label="income",
         classes=Categories(("low", "high")),
         features={
@@ -97,9 +98,9 @@ def test_every_key_arrives():
     )
     elsewhere = TABLE.replace('person = "id"\n', "").replace('label = "inc', 'person = "id"\nlabel = "inc')
     assert parse_config(elsewhere) == read
-    assert not read.default_delta
-    assert parse_config(BUILT_IN).default_delta
-    assert read.budgets == config.FromColumns(
+    assert read.budgets.chosen_delta == "failure"
+    assert parse_config(BUILT_IN).budgets.delta is None
+    assert read.budgets == config.Grants(
         level="consent", levels={"strict": 1.0, "relaxed": 3.0}, person="id", delta="failure"
     )
     assert read.plan == config.NewPlan(
@@ -175,7 +176,10 @@ BAD = {
         BUILT_IN.replace("simulate = { epsilon = [1.0, 2], shares = [0.6, 0.4], seed = 3 }", 'epsilon = "epsilon"'),
         ["[budgets]", "'adult'", "simulate = {"],
     ),
-    "half a simulation": (BUILT_IN.replace(", shares = [0.6, 0.4]", ""), ["simulate needs epsilon and shares"]),
+    "half a simulation": (
+        BUILT_IN.replace(", shares = [0.6, 0.4]", ""),
+        ["simulate needs shares", "epsilon = [1.0, 2.0], shares"],
+    ),
     "simulated seed": (BUILT_IN.replace("seed = 3", "seed = -3"), ["[budgets] simulate seed is -3"]),
     "simulated delta": (
         BUILT_IN.replace("[budgets]", '[budgets]\ndelta = "d"'),

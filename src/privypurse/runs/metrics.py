@@ -1,24 +1,17 @@
-"""The folder that a run leaves behind: model.pt, plan.json and metrics.json."""
+"""What a run came to, as plain data: public facts, internal metrics, and what each person spent."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from privypurse._storage import replace_text
-from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
-from privypurse.runs.evaluation import Score
+from privypurse.training.evaluation import Score
 from privypurse.training.individual.spending import Spending
 
-MODEL, PLAN, METRICS, SPENDING = "model.pt", "plan.json", "metrics.json", "spending.csv"
 _PUBLIC = (
     "The model and the test figures cost the people in training nothing beyond their certified ε (with extra steps: "
     "beyond the ε promised, which a filter kept). The test figures "
@@ -31,41 +24,12 @@ _SENSITIVE = (
 _SEEDED = "This run was seeded, so its noise can be repeated and taken off: a test, NOT private."
 
 
-def check_out(folder: Path) -> None:
-    """Raise unless results can be written there without destroying any."""
-    for name in (MODEL, METRICS):
-        if (folder / name).exists():
-            raise InvalidInput(
-                f"{folder} already holds the {name} of a run; name another folder for out, or remove it. Mind that "
-                "training again spends everyone's ε again"
-            )
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"out {folder} is a file; name a folder")
-
-
-def make(folder: Path) -> None:
-    """Make the folder, if it is not there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"out {folder} cannot be made: {error.strerror}; name a folder that can") from None
-
-
-def metrics_of(
-    plan: Plan,
-    score: Score | None,
-    seconds: float,
-    *,
-    data: str,
-    seeded: bool,
-    steps: int | None = None,
-    spending: Spending | None = None,
-) -> dict[str, Any]:
-    """What a run came to, as plain data that says which of its figures are sensitive (rule 6)."""
+def facts_of(plan: Plan, *, data: str, seeded: bool, steps: int, spending: Spending | None = None) -> dict[str, Any]:
+    """Constants of training, what was promised, and released answers: what may be published beside the model."""
     return {
         "data": data,
         "method": plan.method,
-        "steps": plan.steps if steps is None else steps,
+        "steps": steps,
         "fixed_steps": plan.steps,
         "filter": plan.filter,
         "batch_size": plan.batch_size,
@@ -74,6 +38,20 @@ def metrics_of(
         "accountant": plan.accountant,
         "promise": _SEEDED if seeded else plan.promise.text,
         "told": [] if spending is None else [{"step": step, "answer": answer} for step, answer in spending.told],
+    }
+
+
+def metrics_of(
+    facts: dict[str, Any],
+    plan: Plan,
+    score: Score | None,
+    seconds: float,
+    seeded: bool,
+    spending: Spending | None = None,
+) -> dict[str, Any]:
+    """The facts, figures of people outside training, and those that are sensitive, under a key that says so."""
+    return {
+        **facts,
         "test": figures(score),
         "about": _SEEDED if seeded else _PUBLIC,
         "sensitive": {
@@ -94,21 +72,21 @@ def metrics_of(
     }
 
 
+def figures(score: Score | None) -> dict[str, Any] | None:
+    """On records that took no part in training."""
+    return None if score is None else {"records": score.records, "accuracy": score.accuracy, "loss": score.loss}
+
+
 def _spending(spending: Spending, seeded: bool) -> dict[str, Any]:
     return {
         "about": _SEEDED + " What these steps would have cost with secret noise:" if seeded else spending.text,
-        "file": SPENDING,
+        "file": "spending.csv",
         "active": [{"step": step, "people": people} for step, people in spending.active],
     }
 
 
-def save_spending(folder: Path, spending: Spending) -> None:
-    """What each person granted and really spent, a line each, for its owner's eyes only."""
-    replace_text(folder / SPENDING, _lines(spending))
-
-
-def _lines(spending: Spending) -> str:
-    """A line for each person with their id; without ids, for each record with its number."""
+def spending_lines(spending: Spending) -> str:
+    """CSV: what each person granted and really spent, by id; without ids, each record by its number."""
     plan, spent = spending.plan, spending.epsilon()
     rows = np.arange(plan.records)
     who, names = "record", rows
@@ -122,15 +100,3 @@ def _lines(spending: Spending) -> str:
     each = zip(names.tolist(), plan.epsilon[rows].tolist(), spent[rows].tolist(), strict=True)
     lines.writerows((name, f"{granted:g}", f"{cost:.6g}") for name, granted, cost in each)
     return out.getvalue()
-
-
-def figures(score: Score | None) -> dict[str, Any] | None:
-    """On records that took no part in training."""
-    return None if score is None else {"records": score.records, "accuracy": score.accuracy, "loss": score.loss}
-
-
-def save(folder: Path, model: nn.Module, metrics: dict[str, Any]) -> None:
-    """Write the model (its state_dict) and the metrics, which only their owner may read."""
-    state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    torch.save(state, folder / MODEL)
-    replace_text(folder / METRICS, json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")

@@ -15,10 +15,11 @@ import privypurse as pp
 from privypurse import datasets
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.config import BuiltIn, parse_config
-from privypurse.runs.evaluation import score
-from privypurse.runs.inputs import Part, inputs_of, pixels
+from privypurse.runs.folder import RunFolder
 from privypurse.runs.planning import plan_of
-from privypurse.runs.running import run
+from privypurse.runs.records import Records, pixels, records_of
+from privypurse.runs.train import train_by
+from privypurse.training.evaluation import score
 
 CONFIG = """
 [data]
@@ -65,7 +66,7 @@ def edited(*changes):
 
 
 def test_a_table_becomes_the_arrays_that_one_writes_by_hand():
-    inputs = inputs_of(parse_config(CONFIG).data)
+    inputs = records_of(parse_config(CONFIG).data)
     assert inputs.shape == (3,)
     assert inputs.classes == 2
     assert inputs.test.inputs.tolist() == [[-1, 0, 1], [0, 1, 0], [1, 0, 1]]
@@ -76,7 +77,7 @@ def test_a_table_becomes_the_arrays_that_one_writes_by_hand():
 
 
 def test_the_census_as_arrays():
-    inputs = inputs_of(BuiltIn("adult"))
+    inputs = records_of(BuiltIn("adult"))
     assert (len(inputs.train), len(inputs.test), inputs.classes) == (32_561, 16_281, 2)
     assert (inputs.train.labels.sum(), inputs.test.labels.sum()) == (7_841, 3_846)
 
@@ -87,7 +88,7 @@ DATA = datasets.folder().resolve()  # tests run in folders of their own
 @pytest.mark.needs("data/FashionMNIST")
 def test_images_as_arrays(monkeypatch):
     monkeypatch.setenv("PRIVYPURSE_DATA", str(DATA))
-    inputs = inputs_of(BuiltIn("fashion-mnist"))
+    inputs = records_of(BuiltIn("fashion-mnist"))
     raw = datasets.mnist("FashionMNIST")
     assert inputs.train.inputs.shape == (60_000, 1, 28, 28)
     assert inputs.train.inputs.dtype == np.float32
@@ -138,8 +139,8 @@ def test_a_score_is_counted_right():
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[0.0], [1.0]]))
         model.bias.zero_()
-    part = Part(np.array([[1.0], [2.0], [-3.0], [4.0], [-5.0]], np.float32), np.array([1, 0, 0, 1, 1]))
-    found = score(model, part, batch=2)
+    part = Records(np.array([[1.0], [2.0], [-3.0], [4.0], [-5.0]], np.float32), np.array([1, 0, 0, 1, 1]))
+    found = score(model, part.inputs, part.labels, batch=2)
     # The second class has the odds e^x, so a record costs log(1 + e^-x) if it is of that class, else log(1 + e^x).
     costs = [math.log1p(math.exp(-x if y else x)) for (x,), y in zip(part.inputs, part.labels, strict=True)]
     assert (found.records, found.accuracy) == (5, 3 / 5)
@@ -149,7 +150,7 @@ def test_a_score_is_counted_right():
 
 def test_a_run_that_follows_spending_says_what_each_person_spent():
     steps = CONFIG.replace("[model]", "extra_steps = 4\n\n[individual]\nevery = 3\n\n[model]")
-    finished = run(parse_config(steps))
+    finished = train_by(parse_config(steps))
     folder = Path("privypurse-run")
     header, *rows = (folder / "spending.csv").read_text(encoding="utf-8").splitlines()
     assert header == "record,epsilon_promised,epsilon_spent"
@@ -190,9 +191,17 @@ def test_a_stopping_rule_that_means_nothing_is_refused(rule, said):
 
 
 def test_a_run_leaves_model_plan_and_metrics():
-    finished = run(parse_config(CONFIG))
+    finished = train_by(parse_config(CONFIG))
     folder = Path("privypurse-run")
-    assert sorted(path.name for path in folder.iterdir()) == ["metrics.json", "model.pt", "plan.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("facts.json", "metrics.json", "model.pt", "plan.json", "public.json", "run.json")
+    ]
+    opened = RunFolder.open(folder)
+    assert opened.command == "train"
+    assert {name: file.public for name, file in opened.files.items()} == {
+        **dict.fromkeys(("model.pt", "facts.json"), True),
+        **dict.fromkeys(("plan.json", "metrics.json"), False),
+    }
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test"] == {
         "records": 3,
@@ -212,24 +221,26 @@ def test_a_run_leaves_model_plan_and_metrics():
     public = json.dumps({key: value for key, value in metrics.items() if key != "sensitive"})
     assert '"people"' not in public
     assert '"certified"' not in public
-    for name in ("plan.json", "metrics.json"):
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    assert facts == {key: metrics[key] for key in metrics if key not in ("test", "about", "sensitive")}
+    for name in ("plan.json", "metrics.json", "run.json"):
         assert (folder / name).stat().st_mode & 0o077 == 0  # only its owner may read it
     pp.Plan.load(folder / "plan.json").check(pp.Budgets.read("people.csv"))
 
 
 def test_a_finished_run_is_not_overwritten_and_a_wrong_one_leaves_nothing():
-    run(parse_config(CONFIG))
+    train_by(parse_config(CONFIG))
     before = Path("privypurse-run/model.pt").read_bytes()
     with pytest.raises(pp.InvalidInput, match=r"already holds the model.pt of a run.*spends everyone's ε again"):
-        run(parse_config(CONFIG))
+        train_by(parse_config(CONFIG))
     assert Path("privypurse-run/model.pt").read_bytes() == before
     with pytest.raises(pp.InvalidInput, match=r"out people.csv is a file"):
-        run(edited(('device = "cpu"', 'out = "people.csv"')))
+        train_by(edited(('device = "cpu"', 'out = "people.csv"')))
     with pytest.raises(pp.InvalidInput, match=r"out people.csv/x cannot be made"):
-        run(edited(('device = "cpu"', 'out = "people.csv/x"')))
+        train_by(edited(('device = "cpu"', 'out = "people.csv/x"')))
     for old, new in (("lr = 0.1", "lr = -1.0"), ('kind = ["b", "a"]', 'kind = ["b"]'), ("steps = 5", "steps = 0")):
         with pytest.raises(pp.InvalidInput):
-            run(edited((old, new), ('device = "cpu"', 'out = "second"')))
+            train_by(edited((old, new), ('device = "cpu"', 'out = "second"')))
     assert not Path("second").exists()
 
 
@@ -240,15 +251,19 @@ def weights(folder):
 def test_runs_differ_unless_they_are_seeded_and_then_they_say_so():
     for out in ("one", "two"):
         torch.manual_seed(0)
-        run(edited(('device = "cpu"', f'out = "{out}"')))
+        train_by(edited(('device = "cpu"', f'out = "{out}"')))
     assert not torch.equal(weights("one"), weights("two"))
     for out in ("three", "four"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivyPurseWarning)
-            run(edited(('device = "cpu"', f'out = "{out}"\nseed = 5')))
+            train_by(edited(('device = "cpu"', f'out = "{out}"\nseed = 5')))
     assert torch.equal(weights("three"), weights("four"))
     assert "NOT private" in json.loads(Path("three/metrics.json").read_text(encoding="utf-8"))["promise"]
     assert "NOT private" not in Path("one/metrics.json").read_text(encoding="utf-8")
+    public = {
+        out: [name for name, file in RunFolder.open(out).files.items() if file.public] for out in ("one", "three")
+    }
+    assert public == {"one": ["model.pt", "facts.json"], "three": []}  # who knows the seed can take the noise off
 
 
 def text_in(value):
@@ -265,7 +280,7 @@ def test_a_seeded_runs_metrics_say_one_thing(individual):
     for out, seed in (("secret", ""), ("seeded", "\nseed = 5")):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivyPurseWarning)
-            run(edited(('device = "cpu"', f'device = "cpu"\nout = "{out}"{seed}\n{individual}')))
+            train_by(edited(('device = "cpu"', f'device = "cpu"\nout = "{out}"{seed}\n{individual}')))
     metrics = {out: json.loads(Path(out, "metrics.json").read_text(encoding="utf-8")) for out in ("secret", "seeded")}
     claims = ("ε", "epsilon", "certified", "guarantee", "protects")
     said = {
@@ -280,11 +295,11 @@ def test_a_seeded_runs_metrics_say_one_thing(individual):
 
 def test_a_run_goes_on_from_its_checkpoint():
     config = edited(('device = "cpu"', 'checkpoint = "saved"\ncheckpoint_every = 2'))
-    run(config)
+    train_by(config)
     first = weights("privypurse-run")
     for path in Path("privypurse-run").iterdir():
         path.unlink()
-    run(config)  # all steps are taken already: nothing is trained again, and nobody spends anything again
+    train_by(config)  # all steps are taken already: nothing is trained again, and nobody spends anything again
     assert torch.equal(weights("privypurse-run"), first)
 
 
@@ -311,11 +326,11 @@ def test_a_run_goes_on_from_its_checkpoint():
 )
 def test_what_cannot_be_trained_is_named(change, words):
     with pytest.raises(pp.InvalidInput, match=words):
-        run(edited(change))
+        train_by(edited(change))
     assert not Path("privypurse-run/model.pt").exists()
 
 
 def test_without_a_test_table_nothing_is_said_of_accuracy():
-    finished = run(edited(('test = "others.parquet"\n', "")))
+    finished = train_by(edited(('test = "others.parquet"\n', "")))
     assert finished.score is None
     assert json.loads((finished.folder / "metrics.json").read_text(encoding="utf-8"))["test"] is None

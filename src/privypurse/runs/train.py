@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from torch import nn
 
 from privypurse.accounting import Progress
 from privypurse.budgets.tables import unchanged
 from privypurse.plans import Plan
-from privypurse.runs import results
+from privypurse.plans import file as planfile
 from privypurse.runs.config import BuiltIn, RunConfig, Table
-from privypurse.runs.evaluation import Score, score
-from privypurse.runs.inputs import Part, inputs_of
+from privypurse.runs.folder import RunFolder, check_free
+from privypurse.runs.metrics import facts_of, metrics_of, spending_lines
 from privypurse.runs.models import model_of
 from privypurse.runs.optimizers import optimizer_of
 from privypurse.runs.planning import plan_of
+from privypurse.runs.records import records_of
 from privypurse.training.devices import device_of
+from privypurse.training.evaluation import Score, losses, score
 from privypurse.training.execution import Execution
 from privypurse.training.individual.accounting import Individual
 from privypurse.training.individual.spending import Spending
 from privypurse.training.loop import train
 
-losses = partial(F.cross_entropy, reduction="none")
-"""One loss for each record."""
+_AGAIN = ". Mind that training again spends everyone's ε again"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Finished:
     spending: Spending | None = None
 
 
-def run(
+def train_by(
     config: RunConfig,
     *,
     certifying: Progress | None = None,
@@ -58,23 +59,23 @@ def run(
     """
     settings = config.training
     device = device_of(settings.device)
-    results.check_out(settings.out)  # said before the work, not after it
+    check_free(settings.out, "model.pt", "metrics.json", mend=_AGAIN)  # said before the work, not after it
     # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
-    with unchanged(config.data.path) if isinstance(config.data, Table) else nullcontext():
-        inputs = inputs_of(config.data)
+    with unchanged(config.data.table) if isinstance(config.data, Table) else nullcontext():
+        records = records_of(config.data)
         if settings.seed is not None:
             torch.manual_seed(settings.seed)
-        model = model_of(config.model, inputs.shape, inputs.classes).to(device)
+        model = model_of(config.model, records.shape, records.classes).to(device)
         optimizer = optimizer_of(config.optimizer, model)
-        plan = plan_of(config, len(inputs.train), certifying).for_records(inputs.train.person)
+        plan = plan_of(config, len(records.train), certifying).for_records(records.train.person)
     plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
     planned(plan)
-    results.make(settings.out)
-    plan.save(settings.out / results.PLAN)  # now: a run that is broken off has spent something by it
+    folder = RunFolder.begin(settings.out, "train")
+    folder.add("plan.json", planfile.dumps(plan))  # now: a run that is broken off has spent something by it
     trained = train(
         model,
         optimizer,
-        tensors(inputs.train, device),
+        records.train.tensors(device),
         plan,
         losses,
         individual=None if config.individual is None else Individual(**vars(config.individual)),
@@ -87,23 +88,48 @@ def run(
         ),
         seed=settings.seed,
     )
-    found = None if inputs.test is None else score(model, inputs.test)
-    data = config.data.name if isinstance(config.data, BuiltIn) else config.data.path.name
-    metrics = results.metrics_of(
+    found = None if records.test is None else score(model, records.test.inputs, records.test.labels)
+    add_results(
+        folder,
+        model,
         plan,
         found,
         trained.seconds,
-        data=data,
-        seeded=settings.seed is not None,
+        data=config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name,
         steps=trained.steps,
+        seeded=settings.seed is not None,
         spending=trained.spending,
     )
-    results.save(settings.out, model, metrics)
-    if trained.spending is not None:
-        results.save_spending(settings.out, trained.spending)
     return Finished(plan, found, trained.seconds, settings.out, trained.steps, trained.spending)
 
 
-def tensors(part: Part, device: torch.device) -> TensorDataset:
-    """Records as tensors on the device."""
-    return TensorDataset(torch.as_tensor(part.inputs, device=device), torch.as_tensor(part.labels, device=device))
+def add_results(
+    folder: RunFolder,
+    model: nn.Module,
+    plan: Plan,
+    found: Score | None,
+    seconds: float,
+    *,
+    data: str,
+    steps: int,
+    seeded: bool = False,
+    spending: Spending | None = None,
+) -> None:
+    """What training came to. Of a seeded run nothing is public: who knows the seed can take the noise off."""
+    facts = facts_of(plan, data=data, seeded=seeded, steps=steps, spending=spending)
+    add_model(folder, model, public=not seeded)
+    add_json(folder, "facts.json", facts, public=not seeded)
+    add_json(folder, "metrics.json", metrics_of(facts, plan, found, seconds, seeded, spending))
+    if spending is not None:
+        folder.add("spending.csv", spending_lines(spending))
+
+
+def add_model(folder: RunFolder, model: nn.Module, *, public: bool) -> None:
+    """Its state_dict, on the CPU."""
+    state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    folder.add("model.pt", lambda file: torch.save(state, file), public=public)
+
+
+def add_json(folder: RunFolder, name: str, content: Any, *, public: bool = False) -> None:
+    """Plain data, as a file of the run."""
+    folder.add(name, json.dumps(content, ensure_ascii=False, indent=1) + "\n", public=public)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch.utils.data import TensorDataset
 
 from privypurse import datasets
 from privypurse.arrays import AnyArray, IntArray
@@ -15,8 +17,8 @@ from privypurse.runs.config import BuiltIn, Table
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Records: inputs float32[n, …], labels 0 … classes - 1."""
+class Records:
+    """Inputs float32[n, …], labels 0 … classes - 1."""
 
     inputs: Features
     labels: IntArray
@@ -26,13 +28,17 @@ class Part:
     def __len__(self) -> int:
         return int(self.labels.size)
 
+    def tensors(self, device: torch.device) -> TensorDataset:
+        """What a model is trained on, on the device."""
+        return TensorDataset(torch.as_tensor(self.inputs, device=device), torch.as_tensor(self.labels, device=device))
+
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class TrainTest:
     """Records to train on and, where there are any, records that take no part in training."""
 
-    train: Part
-    test: Part | None
+    train: Records
+    test: Records | None
     classes: int
 
     @property
@@ -41,18 +47,18 @@ class Inputs:
         return self.train.inputs.shape[1:]
 
 
-def inputs_of(data: BuiltIn | Table) -> Inputs:
+def records_of(data: BuiltIn | Table) -> TrainTest:
     """Read the data. Scaling is by public constants, so each record's input depends on that record alone."""
     if isinstance(data, Table):
-        train = _table(data.path, data, data.person)
-        return Inputs(train, None if data.test is None else _table(data.test, data), data.classes.width)
+        train = _table(data.table, data, data.person)
+        return TrainTest(train, None if data.test is None else _table(data.test, data), data.classes.width)
     if data.name == "adult":
         adult = datasets.adult()
-        everybody = Part(adult.features(), adult.labels())
-        first, second = (Part(everybody.inputs[some], everybody.labels[some]) for some in (adult.train, adult.test))
-        return Inputs(first, second, 2)
+        inputs, labels = adult.features(), adult.labels()
+        first, second = (Records(inputs[some], labels[some]) for some in (adult.train, adult.test))
+        return TrainTest(first, second, 2)
     images = _images(data.name)
-    return Inputs(
+    return TrainTest(
         pixels(images.train_images, images.train_labels), pixels(images.test_images, images.test_labels), 10
     )
 
@@ -65,17 +71,17 @@ def _images(name: str) -> datasets.Images:
     return datasets.mnist({"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[name])
 
 
-def pixels(images: AnyArray, labels: AnyArray) -> Part:
+def pixels(images: AnyArray, labels: AnyArray) -> Records:
     """Bytes to [0, 1], and channels to where torch wants them: [n, channels, height, width]."""
     channels = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
-    return Part(channels.astype(np.float32) / np.float32(255), labels.astype(np.int64))
+    return Records(channels.astype(np.float32) / np.float32(255), labels.astype(np.int64))
 
 
-def _table(path: Path, data: Table, person: str | None = None) -> Part:
+def _table(path: Path, data: Table, person: str | None = None) -> Records:
     columns = tabular.FileColumns(path)
     encoded = [
         how.encode(columns.numbers(name) if isinstance(how, Range) else columns.labels(name), columns.where(name))
         for name, how in data.features.items()
     ]
     labels = data.classes.codes(columns.labels(data.label), columns.where(data.label))
-    return Part(np.concatenate(encoded, axis=1), labels, None if person is None else columns.labels(person))
+    return Records(np.concatenate(encoded, axis=1), labels, None if person is None else columns.labels(person))

@@ -1,0 +1,42 @@
+"""One loss a record, and how good a model is on people who took no part in its training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from privypurse.arrays import AnyArray
+
+losses = partial(F.cross_entropy, reduction="none")
+"""One loss for each record: what training by a plan needs."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Right answers as a share, and the mean cross-entropy, over so many records."""
+
+    records: int
+    accuracy: float
+    loss: float
+
+
+def score(
+    model: nn.Module, inputs: AnyArray | torch.Tensor, labels: AnyArray | torch.Tensor, batch: int = 4096
+) -> Score:
+    """Of records that were not trained on; on records that were, either figure would be sensitive (rule 6)."""
+    device = next(model.parameters()).device
+    before = model.training
+    model.eval()
+    right, loss = 0, 0.0
+    with torch.no_grad():
+        for begin in range(0, len(labels), batch):
+            truth = torch.as_tensor(labels[begin : begin + batch], device=device)
+            out = model(torch.as_tensor(inputs[begin : begin + batch], device=device))
+            right += int((out.argmax(1) == truth).sum())
+            loss += float(F.cross_entropy(out, truth, reduction="sum"))
+    model.train(before)
+    return Score(len(labels), right / len(labels), loss / len(labels))

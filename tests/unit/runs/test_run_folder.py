@@ -1,0 +1,147 @@
+"""The folder of a run: what is public, what is not, and whether it is as it was written."""
+
+import hashlib
+import json
+
+import pytest
+
+import privypurse as pp
+from privypurse.runs.folder import File, RunFolder, check_free
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = RunFolder.begin(tmp_path / "run", "train")
+    made.add("plan.json", '{"ε": 1}\n')
+    made.add("model.pt", lambda file: file.write(b"weights"), public=True)
+    return made.path
+
+
+def lists(folder):
+    return [json.loads((folder / name).read_text(encoding="utf-8")) for name in ("run.json", "public.json")]
+
+
+def test_each_file_is_listed_with_its_digest_and_whether_it_is_public(folder):
+    sha256 = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("plan.json", "model.pt")}
+    whole, public = lists(folder)
+    head = {"schema": 1, "privypurse": pp.__version__, "command": "train"}
+    model = {"model.pt": {"public": True, "sha256": sha256["model.pt"]}}
+    assert whole == {**head, "files": {"plan.json": {"public": False, "sha256": sha256["plan.json"]}, **model}}
+    assert public == {**head, "files": model}
+    opened = RunFolder.open(folder)
+    assert opened.command == "train"
+    assert opened.files == {name: File(name == "model.pt", digest) for name, digest in sha256.items()}
+
+
+def test_the_public_list_tells_nothing_of_internal_files(folder):
+    """Not their names, and no digest by which a guess of their content could be proved."""
+    text = (folder / "public.json").read_text(encoding="utf-8")
+    assert "plan" not in text
+    assert hashlib.sha256((folder / "plan.json").read_bytes()).hexdigest() not in text
+    assert hashlib.sha256((folder / "run.json").read_bytes()).hexdigest() not in text
+
+
+def test_what_is_internal_only_its_owner_reads(folder):
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes == {"plan.json": 0o600, "run.json": 0o600, "model.pt": 0o644, "public.json": 0o644}
+
+
+def test_a_file_that_lies_there_already_is_listed_and_hidden(folder):
+    (folder / "books").mkdir()
+    (folder / "books" / "0").write_text("spent", encoding="utf-8")
+    (folder / "books" / "0").chmod(0o644)
+    opened = RunFolder.open(folder)
+    opened.add("books/0", None)
+    assert set(RunFolder.open(folder).files) == {"plan.json", "model.pt", "books/0"}
+    assert (folder / "books" / "0").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("name", ["plan.json", "model.pt"])
+def test_a_changed_file_is_named(folder, name):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(pp.InvalidInput, match=f"{name} was changed after this run wrote it"):
+        RunFolder.open(folder)
+    (folder / name).write_bytes(content)
+    RunFolder.open(folder)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "model.pt"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(pp.InvalidInput, match=f"{name} is missing"):
+        RunFolder.open(folder)
+
+
+@pytest.mark.parametrize("name", ["run.json", "public.json"])
+@pytest.mark.parametrize("schema", [0, 2])
+def test_an_unknown_schema_number_is_refused_whatever_else_it_says(folder, name, schema):
+    (folder / name).write_text(json.dumps({"schema": schema, "more": [1]}), encoding="utf-8")
+    with pytest.raises(pp.InvalidInput, match=rf"{name} has schema number {schema}.* knows 1"):
+        RunFolder.open(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"schema": "1"}', '{"schema": 1}', '{"schema": 1, "files": {"a": 3}}']
+)
+def test_a_damaged_list_is_refused(folder, text):
+    (folder / "run.json").write_text(text, encoding="utf-8")
+    with pytest.raises(pp.InvalidInput, match=r"run.json was changed or damaged"):
+        RunFolder.open(folder)
+
+
+def test_a_public_list_that_names_other_files_is_refused(folder):
+    whole, public = lists(folder)
+    for files in ({}, whole["files"]):
+        (folder / "public.json").write_text(json.dumps({**public, "files": files}), encoding="utf-8")
+        with pytest.raises(pp.InvalidInput, match=r"public.json was changed"):
+            RunFolder.open(folder)
+
+
+def test_public_files_can_be_passed_on_with_their_list(folder, tmp_path):
+    other = tmp_path / "shown"
+    other.mkdir()
+    for name in ("public.json", *lists(folder)[1]["files"]):
+        (other / name).write_bytes((folder / name).read_bytes())
+    assert set(RunFolder.open(other).files) == {"model.pt"}
+    (other / "model.pt").write_bytes(b"others")
+    with pytest.raises(pp.InvalidInput, match=r"model.pt was changed"):
+        RunFolder.open(other)
+
+
+@pytest.mark.parametrize("name", ["", "run.json", "public.json", "../plan.json", "/etc/hosts", "a/../../b"])
+def test_no_name_leads_out_of_the_folder_or_to_a_list(folder, name):
+    opened = RunFolder.open(folder)
+    with pytest.raises(pp.InvalidInput, match="cannot be a file of the run"):
+        opened.add(name, "text")
+    whole = lists(folder)[0]
+    whole["files"] = {name: {"public": False, "sha256": "0"}}
+    (folder / "run.json").write_text(json.dumps(whole), encoding="utf-8")
+    (folder / "public.json").unlink()
+    with pytest.raises(pp.InvalidInput, match="cannot be a file of the run"):
+        RunFolder.open(folder)
+
+
+def test_an_empty_folder_is_no_run(tmp_path):
+    with pytest.raises(pp.InvalidInput, match=r"neither run.json nor public.json"):
+        RunFolder.open(tmp_path)
+
+
+def test_a_finished_run_is_not_written_over(folder):
+    check_free(folder, "metrics.json")
+    with pytest.raises(pp.InvalidInput, match=r"already holds the model.pt of a run.*; think of ε"):
+        check_free(folder, "model.pt", mend="; think of ε")
+    with pytest.raises(pp.InvalidInput, match="is a file"):
+        check_free(folder / "model.pt")
+
+
+def test_a_file_that_cannot_be_written_is_not_listed(folder):
+    def fails(file):
+        file.write(b"half")
+        raise OSError("no space left")
+
+    opened = RunFolder.open(folder)
+    with pytest.raises(OSError, match="no space"):
+        opened.add("model.pt", fails, public=True)
+    assert (folder / "model.pt").read_bytes() == b"weights"
+    assert set(RunFolder.open(folder).files) == {"plan.json", "model.pt"}
