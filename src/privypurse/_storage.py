@@ -7,6 +7,7 @@ name or link it is reached, and that file keeps its inode: it is never replaced 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import stat
@@ -15,6 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+
+from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput, Unsupported
 
 _OWNER_ONLY = 0o600
@@ -39,13 +43,16 @@ class HeldFile:
     content: bytes
     """What the file held when it was opened, or ``first`` where there was none."""
 
-    def __init__(self, path: str | Path, what: str, first: bytes | memoryview, busy: str = "") -> None:
+    def __init__(
+        self, path: str | Path, what: str, first: bytes | memoryview, *, busy: str = "", again: str = ""
+    ) -> None:
         """``what`` is a word for messages and the head of the file, such as "purses"; ``first`` begins a new one.
 
-        ``busy`` is what is said if somebody else holds it.
+        ``busy`` is what is said if somebody else holds it, ``again`` how to open it another time.
         """
         self._path = resolved(path)  # one file by whatever link it is reached
         self._magic, self._what = f"privypurse-{what} 2 ".encode("ascii"), what
+        self._again = again or f"open the {what} again"
         self._busy = busy or (
             f"somebody else holds the {what} {self._path}; wait for them. If it is an earlier use in this process, "
             "close() lets go of it"
@@ -137,9 +144,9 @@ class HeldFile:
     def require_open(self) -> None:
         """Raise if it is closed, belongs to another process, or is not the file of that name any more."""
         if self._file < 0:
-            raise InvalidInput(f"{self._path} is closed; open the {self._what} again")
+            raise InvalidInput(f"{self._path} was closed; {self._again}")
         if os.getpid() != self._process:  # a fork inherits lock and count, and would count on its own
-            raise InvalidInput(f"{self._path} was opened by another process; open the {self._what} in this one")
+            raise InvalidInput(f"{self._path} belongs to the process that opened it; in this one, {self._again}")
         if not is_named(self._file, self._path):
             raise InvalidInput(
                 f"{self._path} was removed or replaced since it was opened, so nothing was written; put the "
@@ -275,6 +282,22 @@ def synchronise_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def digest_of(content: Any) -> str:
+    """SHA-256 of plain data, as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_arrays(*arrays: AnyArray) -> str:
+    """SHA-256 over the kind, shape and bytes of each array, in this order."""
+    whole = hashlib.sha256()
+    for array in map(np.asarray, arrays):
+        if array.dtype.hasobject:
+            raise InvalidInput("an array of Python objects has no bytes of its own; convert it to numbers or text")
+        whole.update(f"{array.dtype.str}{array.shape}\n".encode("ascii"))
+        whole.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return whole.hexdigest()
 
 
 def _read_at(file: int, length: int, offset: int) -> bytes:

@@ -18,8 +18,11 @@ def is_integer(value: Any) -> bool:
 
 
 def is_real(value: Any) -> bool:
-    """Whether this is one finite number; True and False are none."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    """Whether this is one finite number that a float can hold; True and False are none."""
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def integer(value: Any, name: str, *, least: int = 1, most: int | None = None, mend: str = "") -> int:
@@ -37,12 +40,13 @@ def real(
     above: float = -math.inf,
     least: float = -math.inf,
     most: float = math.inf,
+    below: float = math.inf,
     mend: str = "",
 ) -> float:
-    """``value`` as a finite float larger than ``above``, from ``least`` to ``most``, or an error."""
-    if is_real(value) and value > above and least <= value <= most:
+    """``value`` as a finite float larger than ``above``, from ``least`` to ``most``, under ``below``, or an error."""
+    if is_real(value) and above < value < below and least <= value <= most:
         return float(value)
-    limits = {"above": above, "of at least": least, "of at most": most}
+    limits = {"above": above, "of at least": least, "of at most": most, "below": below}
     span = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
     said = f"{name} must be a finite number {span}".rstrip() + f", not {value!r}"
     raise InvalidInput(said + (f"; {mend}" if mend else ""))

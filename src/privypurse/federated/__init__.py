@@ -1,4 +1,13 @@
-"""Federated training: records with their own ε at several clients, a server that never sees a budget."""
+"""Federated training in which every record spends its own ε: nobody's data, budgets or rates leave their client.
+
+Words of this room:
+
+- *terms*: the public constants of the whole training (rounds, noise, trust model, …), chosen without anybody's data.
+- *offer*: what the server sends: the terms, and a table that gives each ε the sampling rate it pays for.
+- *book*: a client's own record, on disk, of the rounds it joined and what it answered.
+- *round*: the server asks some clients, each trains for a few steps and answers with a noisy update. The *cap* of the
+  terms is how many rounds a client joins at most.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from privypurse._storage import HeldFile, make_folder, replace_file, replace_text
-from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
+from privypurse.federated.parameters import Update
 
-Update = dict[str, AnyArray]
 _FILE = "book"
 
 
@@ -29,21 +27,33 @@ class Book:
     def __init__(self, folder: Path, terms: str, records: str) -> None:
         """``terms`` and ``records`` are fingerprints: a book belongs to one set of terms and one data set."""
         self.folder = folder
+        self._content: dict[str, Any] = {"terms": terms, "records": records, "begun": [], "seen": 0, "from": {}}
+        self.open()
+
+    def open(self) -> None:
+        """Hold the book, as it is on disk now: between `close` and this another process may have gone on with it.
+
+        A book that knows of fewer rounds than were counted in it before was put back from a copy, and is refused.
+        """
         try:
-            make_folder(folder)
+            make_folder(self.folder)
             self._refuse_remains()
-            fresh: dict[str, Any] = {"terms": terms, "records": records, "begun": [], "seen": 0, "from": {}}
-            busy = f"{folder} is in use by another client; give each its own folder"
-            self._file = HeldFile(folder / _FILE, "book", _bytes(fresh), busy)
+            file = HeldFile(
+                self.folder / _FILE,
+                "book",
+                _bytes(self._content),
+                busy=f"{self.folder} is in use by another client; give each its own folder",
+                again="make another client on the same folder",
+            )
         except OSError as error:
-            raise InvalidInput(f"{folder} cannot hold a book: {error}") from None
-        self._process, self._closed = os.getpid(), False
+            raise InvalidInput(f"{self.folder} cannot hold a book: {error}") from None
         try:
-            self._content: dict[str, Any] = json.loads(self._file.content)
-            self._refuse_another(terms, records)
+            content = json.loads(file.content)
+            self._refuse_another(content)
         except BaseException:
-            self.close()
+            file.close()
             raise
+        self._file, self._content = file, content
 
     def _refuse_remains(self) -> None:
         """What a book leaves behind if it is taken away; it is written first, so without it there is nothing."""
@@ -55,12 +65,16 @@ class Book:
                     "more. Put it back, or take another folder and mind that everybody's ε is spent again"
                 )
 
-    def _refuse_another(self, terms: str, records: str) -> None:
-        for name, wanted in (("terms", terms), ("records", records)):
-            if self._content[name] != wanted:
-                what = name if name == "terms" else "records or budgets"
-                mind = ", and mind that everybody's ε is spent again" if self._content["begun"] else ""
+    def _refuse_another(self, found: dict[str, Any]) -> None:
+        for name, what in (("terms", "terms"), ("records", "records or budgets")):
+            if found[name] != self._content[name]:
+                mind = ", and mind that everybody's ε is spent again" if found["begun"] else ""
                 raise InvalidInput(f"{self.folder / _FILE} was begun with other {what}; take another folder{mind}")
+        known = self._content["begun"]
+        if found["begun"][: len(known)] != known:
+            raise InvalidInput(
+                f"{self.folder / _FILE} has counted fewer rounds than before: it is an old copy. Put the newest back"
+            )
 
     @property
     def joined(self) -> int:
@@ -72,9 +86,14 @@ class Book:
         """How many rounds the server has held as far as is known, joined or not."""
         return int(self._content["seen"])
 
+    @property
+    def rates(self) -> Any:
+        """What was kept by `keep_rates`; None if nothing was. It belongs to what the book belongs to."""
+        return self._content.get("rates")
+
     def answer(self, number: int, state: str) -> Update | None:
         """What was answered in that round, if it was; ``state`` is a fingerprint of the parameters sent with it."""
-        self._require_open()
+        self._file.require_open()
         path = self._answer(number)
         if not path.exists():
             return None
@@ -88,31 +107,20 @@ class Book:
 
     def begin(self, number: int, state: str) -> None:
         """Count a round, before anything is done for it."""
-        self._require_open()
-        self._content["begun"].append(number)
-        self._content["from"][str(number)] = state
-        self.note(number)
+        begun, sent = [*self._content["begun"], number], {**self._content["from"], str(number): state}
+        self._write({"begun": begun, "from": sent, "seen": max(self.seen, number)})
 
     def note(self, number: int) -> None:
         """The server has come to that round, whoever joins it."""
-        self._require_open()
-        self._content["seen"] = max(self.seen, number)
-        self._write()
-
-    @property
-    def rates(self) -> Any:
-        """What was kept by `keep_rates`; None if nothing was. It belongs to what the book belongs to."""
-        return self._content.get("rates")
+        self._write({"seen": max(self.seen, number)})
 
     def keep_rates(self, rates: Any) -> None:
-        """Keep what was certified, since a client may be made for each message."""
-        self._require_open()
-        self._content["rates"] = rates
-        self._write()
+        """Keep what was certified, for the next client on this folder."""
+        self._write({"rates": rates})
 
     def keep(self, number: int, update: Update) -> None:
         """Keep an answer before it is sent."""
-        self._require_open()
+        self._file.require_open()
         replace_file(self._answer(number), lambda file: np.savez(file, **update))  # type: ignore[arg-type]
 
     def keep_offer(self, offer: Any) -> None:
@@ -122,19 +130,14 @@ class Book:
     def _answer(self, number: int) -> Path:
         return self.folder / f"answer-{number}.npz"
 
-    def _write(self) -> None:
-        self._file.write(_bytes(self._content))
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise InvalidInput("this client was closed; make another on the same folder")
-        if self._process != os.getpid():
-            # A fork inherits lock and count, and would count on its own.
-            raise InvalidInput("this client belongs to the process that made it; make another after the fork")
+    def _write(self, changed: dict[str, Any]) -> None:
+        """On disk first: what could not be written did not happen."""
+        content = {**self._content, **changed}
+        self._file.write(_bytes(content))
+        self._content = content
 
     def close(self) -> None:
         """Let go of the folder. Twice does no harm."""
-        self._closed = True
         self._file.close()
 
 

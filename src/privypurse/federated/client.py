@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import numbers
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,16 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, TensorDataset
 
+from privypurse._storage import digest_of, digest_of_arrays
+from privypurse._validate import is_integer
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets, ladder
 from privypurse.budgets.roll import applied, texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
-from privypurse.federated.book import Book, Update
-from privypurse.federated.readable import Readable
-from privypurse.federated.terms import ADVERSARIES, Offer, Terms
+from privypurse.federated.book import Book
+from privypurse.federated.parameters import Update, put, state_of
+from privypurse.federated.readable import Readable, made_up_like
+from privypurse.federated.terms import Offer, Terms, require_adversary
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.execution import Execution
 from privypurse.training.fingerprints import fingerprint
@@ -53,11 +53,12 @@ class Account:
 class Client:
     """One client: its records, their owners' budgets, and its book.
 
-    Guarantee: whatever the server asks, and however often, no record's ε is overdrawn against the adversary of the
-    terms: each rate is certified again here for all rounds that may be joined, a record that could not afford them
-    sits out, and beyond them the client declines. Budgets, rates and accounts never leave this object; an answer is
-    the noisy update alone. A record that cannot be read, or is not like the example, pays and contributes
-    nothing (with whole numbers as inputs, what a record of zeros would).
+    Trust model: the people trust their client; the server is curious, and may ask whatever it likes. Guarantee:
+    however often it asks, no record's ε is overdrawn against the adversary of the terms: each rate is certified again
+    here for all rounds that may be joined, a record that could not afford them sits out, and beyond this cap the
+    client declines. Budgets, rates and accounts never leave this object; an answer is the noisy update alone. A
+    record that cannot be read, or is not like the example, pays and contributes nothing (with whole numbers as
+    inputs, what a record of zeros would).
     """
 
     def __init__(
@@ -86,36 +87,14 @@ class Client:
         a new model. Whoever grants a smaller δ than the terms have sits out.
         The offer is kept as offer.json in ``folder``, so that the account can be read later.
         """
-        if not isinstance(offer, Offer):
-            raise InvalidInput(f"offer is a {type(offer).__name__}; a server's is Offer.of(terms)")
-        if isinstance(new_model, nn.Module):
-            raise InvalidInput("new_model is a model; give a function that makes one: partial(nn.Linear, 8, 2)")
-        if len(dataset) == 0:  # type: ignore[arg-type]
-            raise InvalidInput("this client has no records; leave it out, or give it some")
+        _refuse_unfit(dataset, new_model, offer, adversary)
         owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
-        if owner is None and len(budgets) != len(dataset):  # type: ignore[arg-type]
-            raise InvalidInput(f"there are {len(dataset):,} records but {len(budgets):,} budgets")  # type: ignore[arg-type]
-        if adversary not in ADVERSARIES:
-            raise InvalidInput(f"adversary is {adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
-        if adversary == "server" and offer.terms.adversary != "server":
-            raise InvalidInput(
-                'these terms keep ε against the public only; join them with adversary="public", or not'
-            )
         self._new_model, self._loss_fn, self._offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
-        tensors = type(dataset) is TensorDataset
-        if not tensors and example is None:
-            raise InvalidInput(
-                "give example=, a made-up record like (torch.zeros(1, 28, 28), 0): it says what a record of this "
-                "data set is like, and nobody's own may"
-            )
-        self._dataset = dataset if tensors else Readable(dataset, example)
+        self._dataset = dataset if type(dataset) is TensorDataset else Readable(dataset, example)
         _try(self._dataset, new_model(), loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
-        # Of files the number alone: a record that can be read today and not tomorrow must not decide about joining.
-        content = fingerprint(dataset) if tensors else f"{len(dataset)} files"  # type: ignore[arg-type]
-        content = content if owner is None else "by id"  # people are the same whatever rows they have (rule 13)
-        self._book = Book(Path(folder), offer.digest, content + _digest(budgets))
+        self._book = Book(Path(folder), offer.digest, _whose(dataset, budgets))
         try:
             self._book.keep_offer(offer.to_json())
             self._plan, self._sitting_out = _local_plan(budgets, owner, offer, self._book)
@@ -161,15 +140,15 @@ class Client:
 
     def _round(self, number: int) -> int:
         rounds = self._offer.terms.rounds
-        if isinstance(number, bool) or not isinstance(number, numbers.Integral) or not 1 <= number <= rounds:
+        if not is_integer(number) or not 1 <= number <= rounds:
             raise InvalidInput(f"round {number!r} is not among the {rounds} of the terms")
         return int(number)
 
     def _answer(self, number: int, state: Mapping[str, AnyArray]) -> Update:
         terms = self._offer.terms
         model = self._new_model()
-        before = _loaded(model, state)
-        sent = _fingerprint(before)
+        before = put(state, model)
+        sent = digest_of_arrays(*(part for name in sorted(before) for part in (np.array(name), before[name])))
         if (kept := self._book.answer(number, sent)) is not None:
             return kept
         if self._book.joined >= terms.cap:
@@ -180,10 +159,7 @@ class Client:
         own = None if self._seed is None else int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         # The parameters are the server's: an error that somebody's record causes would tell it about them.
         train(model, optimizer, self._dataset, self._plan, self._loss_fn, seed=own, forgiving=True)
-        update = {
-            name: (value.detach().cpu().numpy().astype(np.float32) - before[name])
-            for name, value in model.named_parameters()
-        }
+        update = {name: value - before[name] for name, value in state_of(model).items()}
         self._book.keep(number, update)
         return update
 
@@ -211,13 +187,34 @@ class Client:
         return Account(*(frozen(self._plan._by_record(values)) for values in (server, public)))
 
     def close(self) -> None:
+        """Let go of the book: no more answers until `reopen`. Twice does no harm."""
         self._book.close()
+
+    def reopen(self) -> None:
+        """Take up the book again, as it is on disk now: another process may have gone on with it meanwhile."""
+        with self._one_at_a_time:
+            self._book.open()
+
+
+def _refuse_unfit(dataset: Dataset[Any], new_model: Any, offer: Any, adversary: str) -> None:
+    """What can be said of a client's parts without trying them."""
+    if not isinstance(offer, Offer):
+        raise InvalidInput(f"offer is a {type(offer).__name__}; a server's is Offer.of(terms)")
+    if isinstance(new_model, nn.Module):
+        raise InvalidInput("new_model is a model; give a function that makes one: partial(nn.Linear, 8, 2)")
+    if len(dataset) == 0:  # type: ignore[arg-type]
+        raise InvalidInput("this client has no records; leave it out, or give it some")
+    require_adversary(adversary)
+    if adversary == "server" and offer.terms.adversary != "server":
+        raise InvalidInput('these terms keep ε against the public only; join them with adversary="public", or not')
 
 
 def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
-    """For each record its owner's unit, by id; None where budgets have no ids and hold for the records in order."""
+    """For each record its owner, by id; None where budgets have no ids and hold for the records in order."""
     roll = budgets.roll()
     if roll is None and person is None:
+        if len(budgets) != records:
+            raise InvalidInput(f"there are {records:,} records but {len(budgets):,} budgets")
         return None
     if person is None:
         raise InvalidInput("budgets have ids and are matched by id; give person=, the id of each record's owner")
@@ -235,7 +232,7 @@ def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Bo
     strict = budgets.delta[first] < terms.delta
     levels, level_of = np.unique(np.stack([promised, strict]), axis=1, return_inverse=True)
     epsilon, out = levels[0], levels[1] > 0
-    kept = book.rates  # certifying a table takes seconds, and a client is made for each message
+    kept = book.rates  # certifying takes seconds, and a SuperNode of Flower's has a process for each message
     if kept is not None and kept["version"] == __version__:
         rate = np.array(kept["rate"], dtype=np.float64)
     else:
@@ -316,7 +313,7 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
             warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded: nothing of it is released
             for size in (_TRIED, 1):  # a draw may be of one
                 plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(size, dtype=np.int64))
-                records = _made_up_like(dataset[0], size)
+                records = made_up_like(dataset[0], size)
                 for forgiving in (False, True):  # one looks at the model, the other is how rounds are trained
                     train(model, optimizer, records, plan, loss_fn, execution=eagerly, seed=0, forgiving=forgiving)
     except PrivyPurseError:
@@ -325,55 +322,13 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
         raise InvalidInput(f"the model does not take these records: {error}") from error
 
 
-def _made_up_like(record: Any, size: int) -> TensorDataset:
-    """Records of the same shape as that one, with nothing of what is in it."""
-    try:
-        *inputs, label = default_collate([record])
-        parts = [torch.randn(size, *x.shape[1:]).to(x.dtype) * x.is_floating_point() for x in inputs]
-        return TensorDataset(*parts, torch.zeros(size, *label.shape[1:], dtype=label.dtype))
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"a record must be inputs and a label, as tensors or numbers: {error}") from None
-
-
-def _loaded(model: nn.Module, state: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """Put the global parameters into the model; give them back as they were."""
-    parameters = dict(model.named_parameters())
-    if not isinstance(state, Mapping):
-        raise InvalidInput(f"the server's parameters are a {type(state).__name__}, not arrays by name")
-    if set(parameters) != set(state):
-        strange = sorted(set(parameters) ^ set(state))[0]
-        raise InvalidInput(f"the server's model is another: {strange!r} is on one side only")
-    out = {}
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            try:
-                value = np.asarray(state[name], dtype=np.float32)
-            except (TypeError, ValueError):
-                raise InvalidInput(f"the server's {name!r} holds no numbers; nothing was done") from None
-            if value.shape != tuple(parameter.shape):
-                raise InvalidInput(
-                    f"the server's {name!r} has shape {value.shape}, here it is {tuple(parameter.shape)}; nothing "
-                    "was done"
-                )
-            if not np.isfinite(value).all():
-                raise InvalidInput(f"the server's {name!r} is not finite; nothing was done")
-            parameter.copy_(torch.as_tensor(value.copy(), device=parameter.device))
-            out[name] = value
-    return out
-
-
-def _fingerprint(state: Mapping[str, AnyArray]) -> str:
-    found = hashlib.sha256()
-    for name in sorted(state):
-        found.update(f"{name!r} {state[name].shape}".encode())
-        found.update(np.ascontiguousarray(state[name]).tobytes())
-    return found.hexdigest()
-
-
-def _digest(budgets: Budgets) -> str:
-    if budgets.person is not None:
+def _whose(dataset: Dataset[Any], budgets: Budgets) -> str:
+    """A fingerprint of the records and budgets that a book belongs to."""
+    if budgets.person is not None:  # they are the same people whatever rows they have (rule 13)
         first = budgets.first_record
         each = (texts_of(budgets.person[first]), budgets.epsilon[first].tolist(), budgets.delta[first].tolist())
-        return hashlib.sha256(json.dumps(sorted(zip(*each, strict=True))).encode()).hexdigest()
-    parts = (budgets.epsilon, budgets.delta, np.asarray(budgets.owner))
-    return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+        return "by id" + digest_of(sorted(zip(*each, strict=True)))
+    # Of files the number alone: a record that can be read today and not tomorrow must not decide about joining.
+    tensors = type(dataset) is TensorDataset
+    records = fingerprint(dataset) if tensors else f"{len(dataset)} files"  # type: ignore[arg-type]
+    return records + digest_of_arrays(budgets.epsilon, budgets.delta, np.asarray(budgets.owner))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,15 +24,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from privypurse.errors import InvalidInput
-from privypurse.federated.book import Update
 from privypurse.federated.client import Client, Declined
-from privypurse.federated.server import Aggregated, State, aggregate, asked
+from privypurse.federated.parameters import State, Update
+from privypurse.federated.server import Aggregated, aggregate, asked
 from privypurse.federated.terms import Offer
 from privypurse.randomness import randomness
 
 _log = logging.getLogger("privypurse.federated")
-_LOOK = 0.5  # seconds between two looks at who is there
+_PAUSE = 0.5  # seconds between two questions who is there
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+NewClient = Callable[[Context, Offer], Client]
 
 
 def to_record(arrays: State) -> ArrayRecord:
@@ -87,8 +91,8 @@ class PersonalisedAverage(Strategy):
         """Until all clients are connected: Flower begins before they are, and a round without them is lost."""
         waited = 0.0
         while len(list(grid.get_node_ids())) < self.offer.terms.clients and waited < self.patience:
-            time.sleep(_LOOK)
-            waited += _LOOK
+            time.sleep(_PAUSE)
+            waited += _PAUSE
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -137,18 +141,44 @@ class PersonalisedAverage(Strategy):
         )
 
 
+_kept: OrderedDict[tuple[Any, ...], Client] = OrderedDict()
+"""Clients of the nodes in this process, closed between messages. Here, since Ray makes a copy of an app for each."""
+_MOST_KEPT = 32
+
+
+@contextmanager
+def _client_of(app: str, new_client: NewClient, context: Context, offer: Offer) -> Iterator[Client]:
+    """The node's client while it answers a message: the one it has kept if that was made for this offer, else new.
+
+    What is kept is what takes long: data, a model that was tried, certified rates. The book on disk stays the truth:
+    nobody holds it between messages, and it is read and checked again for each.
+    """
+    told = (repr(sorted(dict(config).items())) for config in (context.node_config, context.run_config))
+    node = (app, os.getpid(), context.run_id, context.node_id, *told)
+    client = _kept.get(node)
+    if client is not None and client.offer.digest == offer.digest:
+        client.reopen()
+    else:
+        client = new_client(context, offer)
+    try:
+        _kept[node] = client
+        _kept.move_to_end(node)
+        while len(_kept) > _MOST_KEPT:
+            _kept.popitem(last=False)
+        yield client
+    finally:
+        client.close()
+
+
 def _offer_in(message: Message) -> Offer:
     config: Any = message.content.config_records[CONFIG]
     return Offer.from_json(json.loads(str(config["offer"])))
 
 
-def _answered(new_client: Callable[[Context, Offer], Client], message: Message, context: Context) -> Update:
+def _update(app: str, new_client: NewClient, message: Message, context: Context) -> Update:
     config: Any = message.content.config_records[CONFIG]
-    client = new_client(context, _offer_in(message))
-    try:
+    with _client_of(app, new_client, context, _offer_in(message)) as client:
         return client.answer(int(config["server-round"]), from_record(message.content.array_records[ARRAYS]))
-    finally:
-        client.close()
 
 
 def _wait(message: Message, begun: float) -> None:
@@ -164,26 +194,32 @@ def _wait(message: Message, begun: float) -> None:
         _log.warning("answering took %.1f s longer than answer_seconds, and the server can see that", -left)
 
 
-def client_app(new_client: Callable[[Context, Offer], Client]) -> ClientApp:
+def _answer(app: str, new_client: NewClient, message: Message, context: Context) -> Message:
+    begun = time.monotonic()
+    # Flower would send the text of an exception to the server, and it may name people (rule 6): it stays here.
+    try:
+        content = RecordDict({ARRAYS: to_record(_update(app, new_client, message, context))})
+    except Declined as reason:
+        _log.info("declined: %s", reason)
+        content = RecordDict({METRICS: MetricRecord({"declined": 1})})
+    except Exception:
+        _log.exception("this client failed; the server is told that, and nothing else")
+        content = RecordDict({METRICS: MetricRecord({"failed": 1})})
+    _wait(message, begun)
+    return Message(content=content, reply_to=message)
+
+
+def client_app(new_client: NewClient) -> ClientApp:
     """A Flower app for a client: ``new_client`` makes it from the node's context and the server's offer.
 
-    A client is made for each message and closed after it: everything that has to last is in its book on disk.
+    A node keeps its client as long as its process lives, and asks ``new_client`` again only for another offer. So
+    data are read once in a process: rows that come or go are seen by the next. Flower's simulation engine has
+    processes that last; its SuperNodes have one for each message.
     """
-    app = ClientApp()
+    app, name = ClientApp(), secrets.token_hex(8)  # the same in every copy of this app, and in no other
 
     @app.train()
     def answer(message: Message, context: Context) -> Message:
-        begun = time.monotonic()
-        # Flower would send the text of an exception to the server, and it may name people (rule 6): it stays here.
-        try:
-            content = RecordDict({ARRAYS: to_record(_answered(new_client, message, context))})
-        except Declined as reason:
-            _log.info("declined: %s", reason)
-            content = RecordDict({METRICS: MetricRecord({"declined": 1})})
-        except Exception:
-            _log.exception("this client failed; the server is told that, and nothing else")
-            content = RecordDict({METRICS: MetricRecord({"failed": 1})})
-        _wait(message, begun)
-        return Message(content=content, reply_to=message)
+        return _answer(name, new_client, message, context)
 
     return app

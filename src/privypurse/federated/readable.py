@@ -1,4 +1,7 @@
-"""Records that cannot be read, or are not like the others, become blank: no error tells the server of them."""
+"""Records without what is in them: blank ones for those that cannot be read, made-up ones to try a model on.
+
+No error about somebody's record may reach the server, so a record that cannot be read becomes blank.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from privypurse.errors import InvalidInput
 
@@ -22,6 +25,11 @@ class Readable(Dataset[Any]):
     """
 
     def __init__(self, inner: Dataset[Any], example: Any) -> None:
+        if example is None:
+            raise InvalidInput(
+                "give example=, a made-up record like (torch.zeros(1, 28, 28), 0): it says what a record of this "
+                "data set is like, and nobody's own may"
+            )
         self._inner, self._told = inner, set[int]()
         self._blank = _blank_like(example)
 
@@ -50,6 +58,16 @@ def _blank_like(example: Any) -> tuple[Tensor, ...]:
     except Exception as error:
         why = f"{type(error).__name__} {error}".strip()
         raise InvalidInput(f"example must be inputs and a label, as tensors or numbers ({why})") from None
+
+
+def made_up_like(record: Any, size: int) -> TensorDataset:
+    """Records of the same shape as that one, with nothing of what is in it."""
+    try:
+        *inputs, label = default_collate([record])
+        parts = [torch.randn(size, *x.shape[1:]).to(x.dtype) * x.is_floating_point() for x in inputs]
+        return TensorDataset(*parts, torch.zeros(size, *label.shape[1:], dtype=label.dtype))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidInput(f"a record must be inputs and a label, as tensors or numbers: {error}") from None
 
 
 def _parts(record: Any) -> tuple[Tensor, ...]:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import nn
 
 from privypurse.errors import InvalidInput
 from privypurse.federated.client import Client, Declined
-from privypurse.federated.server import Aggregated, State, aggregate, asked
+from privypurse.federated.parameters import State, put, state_of
+from privypurse.federated.server import Aggregated, aggregate, asked
 from privypurse.federated.terms import Terms
 from privypurse.randomness import randomness
 
 
 @dataclass(frozen=True)
-class Held:
-    """One round of a simulation."""
+class Round:
+    """One round of a simulation: who was asked, who declined, what came of it."""
 
     number: int
     asked: tuple[int, ...]
@@ -27,20 +27,13 @@ class Held:
     state: State = field(repr=False)
 
 
-def state_of(model: nn.Module) -> State:
-    """A model's parameters as arrays: what travels."""
-    return {name: value.detach().cpu().numpy().astype(np.float32) for name, value in model.named_parameters()}
-
-
 def load(model: nn.Module, state: State) -> nn.Module:
     """The model with these parameters."""
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            value.copy_(torch.as_tensor(state[name], device=value.device))
+    put(state, model)
     return model
 
 
-def rounds(terms: Terms, state: State, clients: Sequence[Client], seed: int | None = None) -> Iterator[Held]:
+def rounds(terms: Terms, state: State, clients: Sequence[Client], seed: int | None = None) -> Iterator[Round]:
     """Hold all rounds; gives each one when it is over. A round that nobody is asked for is a round."""
     if len(clients) != terms.clients:
         raise InvalidInput(f"there are {len(clients)} clients, but the terms were made for {terms.clients}")
@@ -58,7 +51,7 @@ def rounds(terms: Terms, state: State, clients: Sequence[Client], seed: int | No
                 declined.append(index)
         outcome = aggregate(terms, state, answers)
         state = outcome.state
-        yield Held(number, tuple(who), tuple(declined), outcome, state)
+        yield Round(number, tuple(who), tuple(declined), outcome, state)
 
 
 def new_state(new_model: Callable[[], nn.Module], seed: int | None = None) -> State:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import numbers
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
+from privypurse._storage import digest_of
+from privypurse._validate import integer, real
 from privypurse.accounting import (
     CertifiedTable,
     ClientSampled,
@@ -39,10 +39,11 @@ _RARELY = 0.05  # how often a client may be asked more often than it is willing 
 class Terms:
     """The public constants of federated training (Liu et al. 2024, Algorithm 1).
 
-    ``adversary`` is whom everybody's ε holds against. "server": the server itself, which sees who joined and every
-    update; a client joins at most ``most_joined`` rounds, and each costs in full. "public": other clients and whoever
-    sees the global models only, so that not knowing who joined helps; all rounds are paid for, joined or not
-    (rule 8).
+    ``adversary`` is the trust model: whom everybody's ε holds against. "server": an honest-but-curious server, which
+    sees who joined and every update; a client joins at most ``most_joined`` rounds, the cap, and each costs in full,
+    so that the promise holds even if the server asks as it likes. "public": other clients and whoever sees the
+    global models only, so that not knowing who joined amplifies; all rounds are paid for, joined or not (rule 8:
+    client sampling amplifies only against those who cannot see who took part).
     """
 
     rounds: int
@@ -59,7 +60,7 @@ class Terms:
     momentum: float = 0.0
     adversary: str = "server"
     most_joined: int | None = None
-    """Default: as many rounds as 95 % of the clients are asked for at most."""
+    """The cap on rounds that a client joins. Default: as many as 95 % of the clients are asked for at most."""
     accountant: str = "pld"
     answer_seconds: float = 0.0
     """On Flower a client answers no sooner than so long after it was asked, whatever the answer is: the time that an
@@ -67,28 +68,23 @@ class Terms:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "local_steps", "batch_size", "clients"):
-            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+            object.__setattr__(self, name, integer(getattr(self, name), name))
         for name in ("noise_multiplier", "learning_rate", "clip_norm"):
-            _number(name, getattr(self, name), 0.0, math.inf)
+            real(getattr(self, name), name, above=0)
         TrainingShape(  # what single precision cannot hold is refused there
             steps=1, batch_size=1, clip_norm=self.clip_norm, noise_multiplier=self.noise_multiplier
         )
-        _number("delta", self.delta, 0.0, 1.0)
-        _number("client_rate", self.client_rate, 0.0, 1.0, closed=True)
-        if self.momentum != 0 or isinstance(self.momentum, bool):
-            _number("momentum", self.momentum, 0.0, 1.0, or_0=True)
-        if self.answer_seconds != 0 or isinstance(self.answer_seconds, bool):
-            _number("answer_seconds", self.answer_seconds, 0.0, 86_400.0, or_0=True)
-        if self.adversary not in ADVERSARIES:
-            raise InvalidInput(f"adversary is {self.adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")
+        real(self.delta, "delta", above=0, below=1)
+        real(self.client_rate, "client_rate", above=0, most=1)
+        real(self.momentum, "momentum", least=0, below=1)
+        real(self.answer_seconds, "answer_seconds", least=0, below=86_400)
+        require_adversary(self.adversary)
         accountant_named(self.accountant)
-        if self.most_joined is None:
-            usual = int(stats.binom.ppf(1 - _RARELY, self.rounds, self.client_rate))
-            object.__setattr__(self, "most_joined", max(1, min(usual, self.rounds)))
-        else:
-            object.__setattr__(self, "most_joined", _whole("most_joined", self.most_joined))
-            if self.most_joined > self.rounds:
-                raise InvalidInput(f"most_joined is {self.most_joined}, more than all {self.rounds} rounds")
+        most = self.most_joined
+        if most is None:
+            most = max(1, int(stats.binom.ppf(1 - _RARELY, self.rounds, self.client_rate)))
+        mend = "a client cannot join more rounds than there are"
+        object.__setattr__(self, "most_joined", integer(most, "most_joined", most=self.rounds, mend=mend))
 
     def with_noise_for(self, epsilon: float, rate: float) -> Terms:
         """These terms with the least noise at which a record that grants ``epsilon`` may be drawn at ``rate``.
@@ -97,8 +93,8 @@ class Terms:
         1, have to be worth? At the rate of ordinary training, batch size / records of a client, everybody with that ε
         trains as usual; who grants less is drawn less often, who grants more, more often.
         """
-        _number("epsilon", epsilon, 0.0, math.inf)
-        _number("rate", rate, 0.0, 1.0, closed=True)
+        real(epsilon, "epsilon", above=0)
+        real(rate, "rate", above=0, most=1)
 
         def excess(log_noise: float) -> float:
             tried = replace(self, noise_multiplier=float(np.exp(log_noise)))
@@ -187,7 +183,7 @@ class Offer:
     @property
     def digest(self) -> str:
         """A fingerprint: a client's book belongs to one offer, terms and table."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+        return digest_of(self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> Offer:
@@ -213,17 +209,7 @@ class Offer:
             raise InvalidInput(f"this is no offer: {error!r}") from None
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")
-    return int(value)
-
-
-def _number(name: str, value: Any, low: float, high: float, *, closed: bool = False, or_0: bool = False) -> None:
-    try:
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # a whole number that no float holds
-        fits = False
-    if not (fits and low < value and (value < high or (closed and value <= high))):
-        ends = "[" if or_0 else "(", "]" if closed else ")"
-        raise InvalidInput(f"{name} is {value!r}; it must lie in {ends[0]}{low:g}, {high:g}{ends[1]}")
+def require_adversary(adversary: Any) -> None:
+    """Raise if there is no such trust model."""
+    if adversary not in ADVERSARIES:
+        raise InvalidInput(f"adversary is {adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")

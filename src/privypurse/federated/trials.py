@@ -19,7 +19,7 @@ from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.federated import simulation
 from privypurse.federated.client import Client
-from privypurse.federated.server import State
+from privypurse.federated.parameters import State, state_of
 from privypurse.federated.silos import Federation, accuracy, granted_in, losses
 from privypurse.federated.terms import Offer, Terms
 
@@ -212,7 +212,7 @@ def _without_privacy(
         for silo in joined:
             model = simulation.load(federation.new_model(), state)
             _ordinary(model, silo.train.tensors, setting, rng)
-            for name, value in simulation.state_of(model).items():
+            for name, value in state_of(model).items():
                 total[name] += (value - state[name]) / len(joined)
         state = {name: value + total[name] for name, value in state.items()}
         course.append(accuracy(simulation.load(federation.new_model(), state), federation.test))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from privypurse._storage import digest_of_arrays
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import ladder
@@ -26,7 +27,7 @@ from privypurse.queries.conditions import Condition, named
 from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
 from privypurse.queries.mechanism import Price, check_scale, noisy_sum, priced
 from privypurse.queries.noise import noise_source
-from privypurse.queries.pursefile import PurseFile, fingerprint_arrays
+from privypurse.queries.pursefile import PurseFile
 from privypurse.queries.rows import rows_of
 
 Where = str | Callable[[Any], Any] | None
@@ -104,7 +105,7 @@ class Analyst:
         held = self._budgets
         identity = {
             "data set": self._rows.fingerprint(),
-            "list of budgets": fingerprint_arrays(held.epsilon, held.delta, held.owner),
+            "list of budgets": digest_of_arrays(held.epsilon, held.delta, held.owner),
             **({} if held.person is None else {"list of ids": mark_of(held.person[held.first_record])}),
             "currency": self.purses.currency.name,
         }

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from privypurse._storage import digest_of_arrays
 from privypurse.arrays import AnyArray, IntArray, frozen
 from privypurse.errors import InvalidInput
 from privypurse.queries.columns import Column, as_array, column
-from privypurse.queries.pursefile import fingerprint_arrays
 
 PROBES = 7
 _DAY = np.datetime64("1970-01-01")
@@ -95,7 +95,7 @@ class _Lazy(Mapping[str, Column]):
                 raise InvalidInput(f"the column {name!r}: {error}") from None
             kind = f"{name}\n{self[name].kind}\n{len(held)}"
             parts += [np.frombuffer(kind.encode("utf-8", "surrogatepass"), np.uint8), *held]
-        return fingerprint_arrays(*parts)
+        return digest_of_arrays(*parts)
 
 
 class FrameRows(Rows):
@@ -221,7 +221,7 @@ class ArrayRows(Rows):
         return self._form(tuple(_probe_like(part, place) for place, part in enumerate(self._parts(self._data))))
 
     def fingerprint(self) -> str:
-        return fingerprint_arrays(*(as_array(part) for part in self._parts(self._data)))
+        return digest_of_arrays(*(as_array(part) for part in self._parts(self._data)))
 
 
 def rows_of(data: Any) -> Rows:

@@ -1,8 +1,10 @@
 """Flower around the rounds: coins by node, public weights, and nothing of a client but its update."""
 
+import contextlib
 import json
 import logging
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +20,13 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse._storage import read_held
+from privypurse._storage import HeldFile, read_held
+from privypurse.federated import flower
+from privypurse.federated.book import Book
 from privypurse.federated.client import Client
 from privypurse.federated.flower import ARRAYS, CONFIG, PersonalisedAverage, client_app, from_record, to_record
-from privypurse.federated.server import State, aggregate, asked
+from privypurse.federated.parameters import State
+from privypurse.federated.server import aggregate, asked
 from privypurse.federated.terms import Offer, Terms
 from privypurse.randomness import randomness
 
@@ -263,23 +268,26 @@ def test_nobody_is_asked_how_well_the_model_does_on_their_people() -> None:
 class Home:
     """One client behind a Flower app."""
 
+    made = 0
+
     def __init__(self, folder: Path, epsilon: Any = (0.5, 1.0, 4.0), loss_fn: Any = None, records: int = 3) -> None:
         rng = np.random.default_rng(0)
         x = torch.as_tensor(rng.normal(size=(records, 3)).astype(np.float32))
         data = TensorDataset(x, torch.as_tensor(rng.integers(0, 2, records)))
 
         def new_client(context: Context, offer: Offer) -> Client:
+            self.made += 1
             loss = loss_fn or (lambda output, label: F.cross_entropy(output, label, reduction="none"))
             budgets = pp.Budgets(epsilon, delta=1e-3)
             return Client(data, budgets, lambda: nn.Linear(3, 2), loss, offer, folder, seed=1)
 
         self.folder, self.app = folder, client_app(new_client)
 
-    def ask(self, number: int, offer: Offer = EVERYBODY, state: State = STATE) -> Message:
+    def ask(self, number: int, offer: Offer = EVERYBODY, state: State = STATE, node: int = 5) -> Message:
         told = ConfigRecord({"server-round": number, "offer": json.dumps(offer.to_json())})
         content = RecordDict({ARRAYS: to_record(state), CONFIG: told})
         message = Message(content=content, dst_node_id=5, message_type="train")
-        return self.app(message, Context(1, 5, {}, RecordDict(), {}))
+        return self.app(message, Context(1, node, {}, RecordDict(), {}))
 
     def begun(self) -> list[int]:
         return json.loads(read_held(self.folder / "book"))["begun"]
@@ -358,3 +366,125 @@ def test_the_log_of_a_client_names_nobody(home: Home, caplog: pytest.LogCaptureF
         home.ask(1)
         home.ask(2)
     assert log_of(caplog) == ["declined: all 1 rounds that this client joins at most are spent"]
+
+
+# --- A node keeps its client --------------------------------------------------------------------------
+
+THRICE = Offer(replace(EVERYBODY.terms, most_joined=3), EVERYBODY.table)
+
+
+def answered(message: Message) -> bool:
+    return ARRAYS in message.content.array_records
+
+
+def test_a_node_makes_its_client_once_and_holds_the_book_only_while_it_answers(home: Home) -> None:
+    for number in (1, 2, 2):
+        assert answered(home.ask(number, THRICE))
+        whose = json.loads(read_held(home.folder / "book"))
+        Book(home.folder, whose["terms"], whose["records"]).close()
+    assert home.made == 1
+    assert home.begun() == [1, 2]
+
+
+def test_each_app_and_node_has_a_client_of_its_own(tmp_path: Path) -> None:
+    for home in (Home(tmp_path / "one"), Home(tmp_path / "other")):
+        for node in (5, 6, 5):
+            home.ask(1, THRICE, node=node)
+        assert home.made == 2
+        assert home.begun() == [1]
+
+
+def test_a_copy_of_an_app_keeps_the_same_client(tmp_path: Path) -> None:
+    """Ray's actors get a copy of the app with every message."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    home = Home(tmp_path)
+    home.ask(1, THRICE)
+    home.app = cloudpickle.loads(cloudpickle.dumps(home.app))
+    kept = dict(flower._kept)
+    assert answered(home.ask(2, THRICE))
+    assert dict(flower._kept) == kept
+    assert home.begun() == [1, 2]
+
+
+def test_rounds_of_another_process_are_counted_by_a_kept_client(tmp_path: Path) -> None:
+    """The book on disk is the truth, not what the client remembers."""
+    home, elsewhere = Home(tmp_path), Home(tmp_path)
+    home.ask(1, THRICE)
+    elsewhere.ask(2, THRICE)
+    assert answered(home.ask(3, THRICE))
+    first, second = (from_record(one.ask(2, THRICE).content.array_records[ARRAYS]) for one in (home, elsewhere))
+    assert all(first[name].tobytes() == second[name].tobytes() for name in STATE)
+    assert home.begun() == [1, 2, 3]
+    assert (home.made, elsewhere.made) == (1, 1)
+
+
+def test_an_old_copy_of_the_book_is_not_believed(home: Home) -> None:
+    home.ask(1, THRICE)
+    before = (home.folder / "book").read_bytes()
+    home.ask(2, THRICE)
+    (home.folder / "book").write_bytes(before)
+    for _ in range(2):  # nor at the second try
+        assert refusal(home, 3, offer=THRICE)
+    assert home.begun() == [1]
+    assert home.made == 1
+
+
+def test_a_folder_that_was_emptied_does_not_empty_the_count(home: Home) -> None:
+    home.ask(1)  # all that the terms allow
+    for path in home.folder.iterdir():
+        path.unlink()
+    assert refusal(home, 2)
+    assert home.begun() == [1]
+
+
+def test_another_offer_is_refused_and_the_kept_client_goes_on(home: Home) -> None:
+    home.ask(1, THRICE)
+    assert refusal(home, 2)
+    assert answered(home.ask(2, THRICE))
+    assert home.made == 2  # the refused one was not kept
+
+
+def test_a_round_that_could_not_be_counted_is_not_held_against_the_book(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    home.ask(1, THRICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(HeldFile, "write", full)
+        assert refusal(home, 2, offer=THRICE)
+    assert answered(home.ask(2, THRICE))
+    assert home.begun() == [1, 2]
+
+
+def test_so_many_clients_are_kept_and_no_more(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "_MOST_KEPT", 2)
+    for node in (1, 2, 3, 3, 2, 1):
+        home.ask(1, THRICE, node=node)
+    assert home.made == 4  # that of node 1 twice
+    assert len(flower._kept) == 2
+
+
+def test_two_messages_to_a_node_at_once_break_no_cap(tmp_path: Path) -> None:
+    """The second waits, or is refused since the book is in use; never do both pay with one count."""
+    meeting = threading.Barrier(2)
+
+    def slow(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(0.2)
+        return F.cross_entropy(output, label, reduction="none")
+
+    twice = Offer(replace(EVERYBODY.terms, most_joined=2), EVERYBODY.table)
+    home = Home(tmp_path, loss_fn=slow)
+    home.ask(1, twice)
+    replies: list[Message] = []
+    threads = [
+        threading.Thread(target=lambda number=number: replies.append(home.ask(number, twice))) for number in (2, 3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(map(answered, replies)) == 1
+    assert len(home.begun()) == 2

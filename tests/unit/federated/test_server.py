@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from privypurse.federated.server import State, aggregate, asked
+from privypurse.federated.parameters import State
+from privypurse.federated.server import aggregate, asked
 from privypurse.federated.terms import Terms
 from privypurse.randomness import SecureRandomness
 

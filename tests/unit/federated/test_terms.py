@@ -55,7 +55,7 @@ def wrong_numbers() -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize(("name", "value"), wrong_numbers())
 def test_a_wrong_number_is_an_error_that_names_the_argument(name: str, value: Any) -> None:
-    with pytest.raises(pp.InvalidInput, match=rf"^{name} is "):
+    with pytest.raises(pp.InvalidInput, match=rf"^{name} must be a "):
         replace(TERMS, **{name: value})
 
 
@@ -64,12 +64,12 @@ def test_a_wrong_number_is_an_error_that_names_the_argument(name: str, value: An
     [("momentum", "x"), ("momentum", None), ("momentum", False), pytest.param("clip_norm", 10**400, id="huge")],
 )
 def test_what_is_no_number_is_an_error_that_names_the_argument(name: str, value: Any) -> None:
-    with pytest.raises(pp.InvalidInput, match=rf"^{name} is "):
+    with pytest.raises(pp.InvalidInput, match=rf"^{name} must be a "):
         replace(TERMS, **{name: value})
 
 
 def test_the_message_about_momentum_says_what_was_given() -> None:
-    with pytest.raises(pp.InvalidInput, match=r"^momentum is 1\.5;"):
+    with pytest.raises(pp.InvalidInput, match=r"^momentum must be .*below 1, not 1\.5"):
         replace(TERMS, momentum=1.5)
 
 
@@ -82,7 +82,7 @@ def test_nothing_that_matters_has_a_default(missing: str) -> None:
 
 def test_more_rounds_joined_than_held_is_an_error() -> None:
     assert replace(TERMS, most_joined=6).cap == 6
-    with pytest.raises(pp.InvalidInput, match=r"most_joined is 7.*6 rounds"):
+    with pytest.raises(pp.InvalidInput, match=r"most_joined must be .*from 1 to 6, not 7; a client cannot join more"):
         replace(TERMS, most_joined=7)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import privypurse as pp
-from privypurse._storage import read_held
-from privypurse.queries.pursefile import PurseFile, fingerprint_arrays
+from privypurse._storage import digest_of_arrays, read_held
+from privypurse.queries.pursefile import PurseFile
 
 MINE = {"data set": "a" * 64, "list of budgets": "b" * 64}
 
@@ -190,8 +190,8 @@ def test_fingerprints_tell_kind_shape_order_and_bytes_apart() -> None:
         (np.empty(0),),
         (),
     ]
-    assert len({fingerprint_arrays(*arrays) for arrays in alike}) == len(alike)
-    assert fingerprint_arrays(one) == fingerprint_arrays(np.array([0, 1, 9, 2, 9, 3, 9, 4])[[1, 3, 5, 7]])
-    assert fingerprint_arrays(one.reshape(2, 2).T) == fingerprint_arrays(np.array([[1, 3], [2, 4]]))
+    assert len({digest_of_arrays(*arrays) for arrays in alike}) == len(alike)
+    assert digest_of_arrays(one) == digest_of_arrays(np.array([0, 1, 9, 2, 9, 3, 9, 4])[[1, 3, 5, 7]])
+    assert digest_of_arrays(one.reshape(2, 2).T) == digest_of_arrays(np.array([[1, 3], [2, 4]]))
     with pytest.raises(pp.InvalidInput, match="objects"):
-        fingerprint_arrays(np.array([None]))
+        digest_of_arrays(np.array([None]))
