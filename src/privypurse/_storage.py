@@ -146,7 +146,7 @@ class HeldFile:
         if self._file < 0:
             raise InvalidInput(f"{self._path} was closed; {self._again}")
         if os.getpid() != self._process:  # a fork inherits lock and count, and would count on its own
-            raise InvalidInput(f"{self._path} belongs to the process that opened it; in this one, {self._again}")
+            raise InvalidInput(f"{self._path} was opened by another process; in this one, {self._again}")
         if not is_named(self._file, self._path):
             raise InvalidInput(
                 f"{self._path} was removed or replaced since it was opened, so nothing was written; put the "
