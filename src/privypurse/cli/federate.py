@@ -31,16 +31,15 @@ of its own, and answers with the noisy update alone.
 By default everybody's ε holds against the server, which sees each update: a silo joins a limited number of rounds,
 and each costs in full. --adversary public counts on nobody seeing which silos joined.
 
-adult ships with the package (four silos by employer); heart (four hospitals), mnist, mnist-noniid and cifar10 (ten
-clients each; the last wants a GPU) are read from $PRIVYPURSE_DATA. These runs are seeded: for measuring, not for
-publishing. docs/federated.md is about real machines.
+adult ships with the package (four silos by employer); heart (four hospitals) is read from $PRIVYPURSE_DATA. These
+runs are seeded: for measuring, not for publishing. docs/federated.md is about real machines.
 
   privypurse federate adult
   privypurse federate heart --preferences pareto --baselines
   privypurse federate adult --rates
   privypurse federate adult --flower
 """
-DATA = ("adult", "heart", "mnist", "mnist-noniid", "cifar10")
+DATA = ("adult", "heart")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -49,7 +48,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--preferences",
         choices=("three-levels", "pareto", "mixture"),
         default="three-levels",
-        help="how people choose ε: 0.1, 1 or 5 (cifar10: 1, 3 or 10), or a law that begins at the lowest",
+        help="how people choose ε: 0.1, 1 or 5, or a law that begins at the lowest",
     )
     command.add_argument(
         "--method",

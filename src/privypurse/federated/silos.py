@@ -17,12 +17,9 @@ from privypurse import datasets
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import preferences
 from privypurse.errors import InvalidInput
-from privypurse.networks import ResNet20, TramerBoneh
 
 losses = partial(F.cross_entropy, reduction="none")
 PREFERENCES = ("three-levels", "pareto", "mixture")
-LENIENT = (1.0, 3.0, 10.0)
-"""The three ε of Liu et al. (2024), §7.2, for a network that is too large for 0.1 / 1 / 5."""
 _EMPLOYERS = {
     "private": ("Private",),
     "self-employed": ("Self-emp-not-inc", "Self-emp-inc"),
@@ -59,14 +56,8 @@ class Federation:
 
 
 def federation(name: str, seed: int = 0, device: str = "cpu") -> Federation:
-    """adult (by employer), heart (four hospitals); mnist, mnist-noniid and cifar10 (10 clients)."""
-    made = {
-        "adult": _adult,
-        "heart": _heart,
-        "mnist": _mnist,
-        "mnist-noniid": _mnist_noniid,
-        "cifar10": _cifar10,
-    }
+    """adult (by employer) or heart (four hospitals)."""
+    made = {"adult": _adult, "heart": _heart}
     if name not in made:
         raise InvalidInput(f"data is {name!r}; choose one of {', '.join(made)}")
     return made[name](np.random.default_rng([seed, 11]), device)
@@ -122,51 +113,6 @@ def _heart(rng: np.random.Generator, device: str) -> Federation:
         test_y.append(y[held])
     test = _tensors(np.concatenate(test_x), np.concatenate(test_y), device)
     return Federation("heart", tuple(silos), test, lambda: nn.Linear(test_x[0].shape[1], 2).to(device))
-
-
-def _mnist(rng: np.random.Generator, device: str) -> Federation:
-    return _images("mnist", datasets.mnist(), partial(_evenly, rng), TramerBoneh, device)
-
-
-def _mnist_noniid(rng: np.random.Generator, device: str) -> Federation:
-    """Sorted by label, cut into 20 shards, two for each client (McMahan et al. 2017)."""
-
-    def split(labels: AnyArray) -> list[AnyArray]:
-        shards = np.array_split(np.argsort(labels, kind="stable"), 20)
-        order = rng.permutation(20)
-        return [np.concatenate([shards[order[2 * k]], shards[order[2 * k + 1]]]) for k in range(10)]
-
-    return _images("mnist-noniid", datasets.mnist(), split, TramerBoneh, device)
-
-
-def _cifar10(rng: np.random.Generator, device: str) -> Federation:
-    return _images("cifar10", datasets.cifar10(), partial(_evenly, rng), ResNet20, device, LENIENT)
-
-
-def _evenly(rng: np.random.Generator, labels: AnyArray) -> list[AnyArray]:
-    return np.array_split(rng.permutation(labels.size), 10)
-
-
-def _images(
-    name: str,
-    images: datasets.Images,
-    split: Callable[[AnyArray], list[AnyArray]],
-    network: Callable[[], nn.Module],
-    device: str,
-    levels: tuple[float, ...] = preferences.THREE_LEVELS,
-) -> Federation:
-    labels = np.asarray(images.train_labels)
-
-    def tensors(pixels: AnyArray, y: AnyArray) -> TensorDataset:
-        scaled = np.asarray(pixels) / np.float32(255)
-        return _tensors(scaled[:, None] if scaled.ndim == 3 else np.moveaxis(scaled, 3, 1), y, device)
-
-    silos = tuple(
-        Silo(f"client {k + 1}", tensors(images.train_images[some], labels[some]))
-        for k, some in enumerate(split(labels))
-    )
-    test = tensors(images.test_images, images.test_labels)
-    return Federation(name, silos, test, lambda: network().to(device), levels)
 
 
 def accuracy(model: nn.Module, data: TensorDataset) -> float:

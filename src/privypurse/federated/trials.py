@@ -47,16 +47,10 @@ class Setting:
 SETTINGS = {
     "adult": Setting(15, 20, 1.0, 1e-5, 256, 1.0, 1.0, 0.5),
     "heart": Setting(15, 10, 1.0, 1e-3, 20, 0.3, 1.0, 0.5),
-    "mnist": Setting(15, 50, 0.5, 1e-4, 256, 0.5, 1.0),
-    "mnist-noniid": Setting(15, 50, 0.5, 1e-4, 256, 0.5, 1.0),
-    "cifar10": Setting(30, 50, 0.5, 1e-4, 256, 0.5, 1.0, 3.0),
 }
 LEARNING_RATES = {
     ("heart", "minimum"): 0.1,
     ("heart", "dropout"): 0.1,
-    ("mnist", "minimum"): 0.1,
-    ("mnist-noniid", "minimum"): 0.1,
-    ("mnist-noniid", "privacy-free"): 0.1,
 }
 """Of methods that do better with another one than the setting's."""
 
