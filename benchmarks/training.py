@@ -137,7 +137,7 @@ def ours(model: nn.Module, x: Tensor, y: Tensor, wide: bool = False) -> Mode:
     def gradients() -> None:
         optimizer.zero_grad()
         run.clear()
-        tape, _ = recorded(run.recorder, LOSS, (x,), y, look=False)
+        tape, _ = recorded(run.recorder, LOSS, (x,), y, check=False)
         run.add(tape, units)
 
     def update() -> None:

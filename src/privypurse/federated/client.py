@@ -28,7 +28,7 @@ from privypurse.federated.terms import Offer, Terms, require_adversary
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.execution import Execution
 from privypurse.training.fingerprints import fingerprint
-from privypurse.training.gradients.clipped import Loss
+from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loop import train
 from privypurse.version import __version__
 

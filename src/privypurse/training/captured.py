@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from privypurse.plans import Plan
-from privypurse.training.gradients import look as look_at
 from privypurse.training.gradients import recorded
-from privypurse.training.gradients.clipped import Loss, look_at_loss
+from privypurse.training.isolation.loss_fn import Loss, check_loss
+from privypurse.training.isolation.model import require_isolated
 from privypurse.training.keying import borrowed, key_cuda, keyed, states
 from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
@@ -124,13 +124,13 @@ class OnDevice:
         """At the batch at hand, outside of the graph."""
         _, inputs, label = self._gathered()
         with keyed(self._run.keys.next(), self._run.device, everything=False):
-            look_at(self._run.recorder, inputs, {}, label.shape[0])
-            look_at_loss(self._run.recorder, self._loss_fn, inputs, label)
+            require_isolated(self._run.recorder, inputs, {}, label.shape[0])
+            check_loss(self._run.recorder.model, self._loss_fn, inputs, label)
 
     def _batch(self, look: bool) -> None:
         nobody, inputs, label = self._gathered()
         if look:
-            look_at(self._run.recorder, inputs, {}, label.shape[0])
+            require_isolated(self._run.recorder, inputs, {}, label.shape[0])
         tape, losses = recorded(self._run.recorder, self._loss_fn, inputs, label, look)
         self._run.add(tape, self._places)
         self._loss.copy_(losses.masked_fill(nobody, 0.0).sum() / (~nobody).sum().clamp(min=1))

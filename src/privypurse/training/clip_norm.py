@@ -13,8 +13,8 @@ from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.queries import statistics
 from privypurse.training.gradients import per_record_norms
-from privypurse.training.gradients.clipped import Loss
 from privypurse.training.individual.norm_passes import moved
+from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loading import Order, loaded
 
 _AT_ONCE = 512

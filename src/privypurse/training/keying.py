@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ _FIRST = 2  # times that something is looked at in any case
 _SHORT = 256  # entries of a list that is gone through in search of generators: transforms, not people
 _LATER = 1 / 100  # and later by chance: how likely
 
+Made = TypeVar("Made")
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 
 
@@ -113,6 +114,13 @@ def borrowed(device: torch.device | None = None, everything: bool = True) -> Ite
         if others is not None:
             random.setstate(others[0])
             np.random.set_state(others[1])  # noqa: NPY002
+
+
+def made_with(key: bytes, make: Callable[[], Made], device: torch.device | None = None) -> tuple[Made, bool]:
+    """What ``make`` gives with numbers of this key, and whether it drew any from torch's generators."""
+    with keyed(key, device):
+        before = states(device)
+        return make(), not all(map(torch.equal, before, states(device)))
 
 
 def own_generators(thing: Any, deepest: int = 4) -> list[Any]:

@@ -25,12 +25,13 @@ from privypurse.training.captured import OnDevice, one_record_each, static_size
 from privypurse.training.checkpoints import Checkpoints
 from privypurse.training.distributed import unwrapped
 from privypurse.training.execution import DEFAULT, Execution
-from privypurse.training.gradients import look, recorded
-from privypurse.training.gradients.clipped import Loss
+from privypurse.training.gradients import recorded
 from privypurse.training.individual.accounting import Individual, follow
 from privypurse.training.individual.norm_passes import Looks, moved
 from privypurse.training.individual.spending import Spending
 from privypurse.training.interruption import undivided
+from privypurse.training.isolation.loss_fn import Loss
+from privypurse.training.isolation.model import require_isolated
 from privypurse.training.loader import Batch, Draws, PrivateLoader
 from privypurse.training.make_private import check
 from privypurse.training.mechanism import PrivateRun
@@ -285,7 +286,7 @@ class _Looking:
     def __call__(self, run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], label: Any, batch: Batch) -> Tensor:
         due = batch.records.size > 1 and run.keys.due("model")
         if due:
-            look(run.recorder, inputs, {}, batch.records.size)
+            require_isolated(run.recorder, inputs, {}, batch.records.size)
         tape, losses = recorded(run.recorder, loss_fn, inputs, label, due)
         run.add(tape, *batch.places(run))
         return losses[: batch.real]

@@ -18,14 +18,13 @@ from privypurse.errors import InvalidInput, Unsupported
 from privypurse.plans import Plan, Promise
 from privypurse.training.distributed import unwrapped
 from privypurse.training.execution import DEFAULT, Execution
-from privypurse.training.gradients import Tape, look
-from privypurse.training.gradients.clipped import Loss
+from privypurse.training.gradients import Tape
 from privypurse.training.individual.accounting import Individual, follow
 from privypurse.training.individual.norm_passes import Looks
 from privypurse.training.individual.spending import Spending
-from privypurse.training.loader import Batch, Draws, PrivateLoader
-from privypurse.training.mechanism import PrivateRun
-from privypurse.training.tracking import (
+from privypurse.training.isolation.loss_fn import Loss
+from privypurse.training.isolation.model import require_isolated
+from privypurse.training.isolation.tracking import (
     FOREIGN,
     Drawn,
     Places,
@@ -39,6 +38,8 @@ from privypurse.training.tracking import (
     state_of,
     untracked,
 )
+from privypurse.training.loader import Batch, Draws, PrivateLoader
+from privypurse.training.mechanism import PrivateRun
 
 
 @dataclass
@@ -106,7 +107,7 @@ class Attendance:
         inputs, options = untracked(inputs), untracked(options)
         due = places.size > 1 and self.run.keys.due("model")
         if due:
-            look(self.run.recorder, inputs, options, places.size)
+            require_isolated(self.run.recorder, inputs, options, places.size)
         drawn = places.drawn
         this = Pass(places, Tape(places.size, open=lambda: drawn.crossed))
         output = self.run.recorder.forward(this.tape, *inputs, **options)

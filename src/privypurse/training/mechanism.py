@@ -258,7 +258,7 @@ def _held(recorder: Recorder, optimizer: torch.optim.Optimizer) -> dict[str, nn.
             f"{meta[0]} lies on the meta device and has no values; put the model on a real one first: "
             'model.to_empty(device="cpu") and its own initialisation, or load it without device="meta"'
         )
-    if not recorder.units:
+    if not recorder.layers:
         raise InvalidInput("the model has no trainable parameters")
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     parameters = {name: value for name, value in recorder.trainable().items() if id(value) in held}

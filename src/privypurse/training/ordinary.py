@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from privypurse.training.gradients.clipped import Loss
+from privypurse.training.isolation.loss_fn import Loss
 
 
 def train_ordinarily(

@@ -24,7 +24,7 @@ from privypurse.plans.schedule import Schedule
 from privypurse.randomness import Randomness, randomness
 from privypurse.training.distributed import Processes
 from privypurse.training.execution import DEFAULT, Execution
-from privypurse.training.gradients.clipped import Loss
+from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loop import train
 
 _DRAWN = "drawn.npz"

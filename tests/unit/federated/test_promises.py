@@ -434,8 +434,8 @@ def test_whether_a_model_mixes_is_not_looked_at_with_the_parameters_of_the_serve
     """With numbers large enough, rounding alone looks like mixing, and a server can aim it at one record."""
     client = made(tmp_path)
     refusal = raises(pp.InvalidInput("a record changes with the others"))
-    monkeypatch.setattr(loop, "look", refusal)
-    monkeypatch.setattr(clipped, "_refuse_mixing", refusal)
+    monkeypatch.setattr(loop, "require_isolated", refusal)
+    monkeypatch.setattr(clipped, "require_own_losses", refusal)
     client.answer(1, STATE)
     assert client.joined == 1
     with pytest.raises(pp.InvalidInput, match="changes with the others"):

@@ -163,7 +163,7 @@ def test_every_replay_draws_fresh_noise() -> None:
 
 def test_norms_on_the_device_are_those_of_float64() -> None:
     """Also over two million elements of one sign, where adding them up one after the other would lose digits."""
-    from privypurse.training.gradients.precision import square_sum
+    from privypurse.training.gradients.numerics import square_sum
 
     for values in (torch.rand(3, 2_000_000), torch.randn(500, 40_000), torch.full((2, 3_000_000), 0.1)):
         exact = values.double().square().sum(dim=1)

@@ -168,8 +168,8 @@ def test_whether_records_are_kept_apart_is_looked_at_elsewhere(
     forgiving: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(loop, "look", lambda *_: calls.append("model"))
-    monkeypatch.setattr(clipped, "_refuse_mixing", lambda *_: calls.append("loss"))
+    monkeypatch.setattr(loop, "require_isolated", lambda *_: calls.append("model"))
+    monkeypatch.setattr(clipped, "require_own_losses", lambda *_: calls.append("loss"))
     trained(data(), planned(12), forgiving=forgiving)
     assert set(calls) == (set() if forgiving else {"model", "loss"})
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from privypurse.training import gradients
-from privypurse.training.gradients import clip_factors, convolution, linear, precision
+from privypurse.training.gradients import clip_factors, convolution, linear, numerics, rule
 
 torch.set_num_threads(1)
 
@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _without_the_safety_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas are compared to 1e-10 here; what is added so that no norm is too small is tested in test_regimes."""
-    monkeypatch.setattr(precision, "rounding", lambda terms, dtype: 0.0)
+    monkeypatch.setattr(numerics, "rounding", lambda terms, dtype: 0.0)
 
 
 def square_loss(output: Tensor, target: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ def test_frozen_parameters_cost_nothing_and_get_nothing() -> None:
     model[4].weight.requires_grad_(False)
     check(model, torch.randn(4, 6))
     recorder = gradients.Recorder(model)
-    assert [name for name, _, _ in recorder.units] == ["0", "4"]
+    assert [name for name, _, _ in recorder.layers] == ["0", "4"]
 
 
 def test_the_ordinary_weight_gradient_is_not_computed() -> None:
@@ -306,7 +306,7 @@ def test_every_way_to_a_convolutions_norm_is_exact(
     layer, x = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convolution, "way_of", lambda call: way)
-        patch.setattr(precision, "_IN_CACHE", room)  # from one record at a time to all at once
+        patch.setattr(rule, "_IN_CACHE", room)  # from one record at a time to all at once
         check(layer, x)
         target = torch.randn(layer(x.double()).shape, dtype=torch.float64)
         tape = gradients.Tape(x.shape[0])
@@ -322,7 +322,7 @@ def test_every_way_to_a_convolutions_norm_is_exact(
 def test_every_way_to_a_linear_layers_norm_is_exact(way: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(8)
     monkeypatch.setattr(linear, "way_of", lambda call: way)
-    monkeypatch.setattr(precision, "_IN_CACHE", room)
+    monkeypatch.setattr(rule, "_IN_CACHE", room)
     for inputs, outputs in ((6, 4), (4, 6)):
         check(nn.Linear(inputs, outputs), torch.randn(5, 3, 2, inputs))
         check(nn.Linear(inputs, outputs), torch.randn(1, 1, inputs))
@@ -350,10 +350,10 @@ def test_chunks_hold_every_record_once_and_little_at_a_time() -> None:
     tape = gradients.Tape(1000)
     gradients.Recorder(nn.Linear(2, 2)).forward(tape, torch.randn(1000, 2)).sum().backward()
     for each in (1, 3000, 2**18, 2**30):
-        runs = precision.chunks(tape.calls[0], each)
+        runs = tape.calls[0].chunks(each)
         assert [i for run in runs for i in range(1000)[run]] == list(range(1000))
         longest = max(len(range(1000)[run]) for run in runs)
-        assert longest == 1 or longest * each <= precision._IN_CACHE
+        assert longest == 1 or longest * each <= rule._IN_CACHE
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.how}, {'windows' if way.whole else 'lines'}")

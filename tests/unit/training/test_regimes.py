@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse.training.gradients import Recorder, clip_factors, look, norms, recorded, sums
+from privypurse.training.gradients import Recorder, clip_factors, norms, recorded, sums
+from privypurse.training.isolation.model import require_isolated
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -545,7 +546,7 @@ def test_dropout_is_never_taken_for_mixing() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2), nn.Dropout(0.3), nn.Linear(2, 3))
     recorder = Recorder(model)
     for _ in range(200):
-        look(recorder, (data(3).tensors[0],), {}, 3)
+        require_isolated(recorder, (data(3).tensors[0],), {}, 3)
 
 
 def _clipped_as(model: nn.Module, x: Tensor, y: Tensor, owner: Tensor, limit: float) -> float:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse.training.gradients import looking
+from privypurse.training.isolation import model as isolation
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -74,5 +74,5 @@ def test_a_small_share_of_the_mean_is_refused(share: float, device: str) -> None
 
 
 def test_a_ceiling_on_the_largest_change_alone_would_let_it_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "_SAME_ON_AVERAGE", (float("inf"), 0.0))
+    monkeypatch.setattr(isolation, "_SAME_ON_AVERAGE", (float("inf"), 0.0))
     trained(deep(0.01), "cpu")

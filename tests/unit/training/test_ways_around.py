@@ -449,7 +449,7 @@ def test_a_collate_fn_that_keeps_records_apart_is_not(collate: Any, way: Callabl
 
 
 def test_columns_by_name_and_lists_by_record_are_told_apart() -> None:
-    from privypurse.training.loading import _row
+    from privypurse.training.isolation.batches import _row
 
     x = torch.arange(6.0).reshape(2, 3)
     assert _row((x, x + 1), 1, 2)[0].tolist() == [3.0, 4.0, 5.0]

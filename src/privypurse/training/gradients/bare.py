@@ -1,7 +1,8 @@
 """Bare parameters with a leading dimension of 1 (positions, a class token) of a module whose layers have rules.
 
 While a forward pass is recorded each record has a copy of the parameter: (1, tokens, features) becomes (records,
-tokens, features). What comes back to a record's copy is its gradient. Looks make sure that no record uses another's.
+tokens, features). What comes back to a record's copy is its gradient. That no record uses another's is checked in
+`isolation/model.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from privypurse.training.gradients.generic import GenericRule, draws_inside
-from privypurse.training.gradients.precision import exact
-from privypurse.training.gradients.registry import Call
+from privypurse.training.gradients.numerics import exact
+from privypurse.training.gradients.rule import Call
 
 
 class BareRule(GenericRule):
@@ -19,7 +20,7 @@ class BareRule(GenericRule):
     whole_module = False
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
-        return call.kept or {name: exact(call.back).unsqueeze(1) for name in call.names}
+        return {name: exact(call.back).unsqueeze(1) for name in call.names}
 
 
 def is_bare(module: nn.Module, own: list[nn.Parameter]) -> bool:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients import precision
-from privypurse.training.gradients.full_precision import full_precision
-from privypurse.training.gradients.precision import square_sum
-from privypurse.training.gradients.registry import Call, Room
-from privypurse.training.gradients.replacing import counts_records, halves, with_others
+from privypurse.training.gradients import numerics
+from privypurse.training.gradients.numerics import full_precision, square_sum
+from privypurse.training.gradients.rule import Call, Room
 from privypurse.training.gradients.tape import Recorder, Tape
-from privypurse.training.keying import keyed, states
+from privypurse.training.isolation.loss_fn import Loss, require_own_losses
 
 MARGIN = 1e-4
 """Norms are taken in float32; a contribution is scaled to its clip norm less this share, so as never to exceed it."""
@@ -58,8 +55,10 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
 def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
     """The norm of each unit's summed gradient.
 
-    A unit with one record has that record's, whatever others have: no two units' norms may hang on each other, and
-    both ways are upper bounds that differ.
+    A unit is whose contribution is clipped: a person with all their records in the batch. Where a unit has one
+    record, its norm is that record's, and only units with several records are summed up. Both are upper bounds of the
+    true norm, by slightly different margins for rounding; which of them a unit gets must depend on its own number of
+    records alone, since a unit's norm must not change with who else is in the batch.
     """
     counts = torch.bincount(owner, minlength=units)
     several = torch.nonzero(counts > 1).flatten()
@@ -131,34 +130,28 @@ def _squares_of_units(calls: list[tuple[Call, str]], owner: Tensor, counts: Tens
 
 
 def _terms(calls: list[tuple[Call, str]]) -> tuple[int, Tensor, int]:
-    """Of a parameter: its size, of each record Σ‖terms‖ of its gradient, and how many terms there are at most."""
+    """Of a parameter: its size, each record's `Rule.term_norms`, and how many terms there are at most."""
     size = calls[0][0].module.get_parameter(calls[0][1]).numel()
-    terms = torch.stack([call.rule.terms(call)[local] for call, local in calls]).sum(dim=0)
-    return size, terms, sum(map(_tokens, (call for call, _ in calls)))
+    terms = torch.stack([call.rule.term_norms(call)[local] for call, local in calls]).sum(dim=0)
+    return size, terms, sum(call.rule.summands(call) for call, _ in calls)
 
 
-def _tokens(call: Call) -> int:
-    """How many numbers at most add up to one entry of a record's gradient: one for each token or place."""
-    width = call.back.shape[-1] if isinstance(call.module, nn.Linear | nn.Embedding) else call.back.shape[1]
-    return max(1, call.back[0].numel() // max(1, width))
-
-
-def _never_too_small(squares: Tensor, terms: Tensor, added: precision.Count) -> Tensor:
+def _never_too_small(squares: Tensor, terms: Tensor, added: numerics.Count) -> Tensor:
     """Where records or uses cancel, the rounding of norm and sum is a share of what they are made of."""
-    return (squares.sqrt() + 2 * precision.rounding(added, squares.dtype) * terms).square()
+    return (squares.sqrt() + 2 * numerics.rounding(added, squares.dtype) * terms).square()
 
 
 def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:
     total: Tensor | None = None
     for call, local in calls:
-        part = call.rule.per_record(call.rows(some))[local]
+        part = call.rule.made(call.rows(some))[local]
         total = part if total is None else total + part
     assert total is not None
     return total
 
 
 def clip_factors(norms: Tensor, clip_norms: Tensor) -> Tensor:
-    """What each unit's gradient is multiplied with: at most 1, and 0 where the norm is not finite (rule 12)."""
+    """What each unit's gradient is multiplied with: at most 1, and 0 where the norm is not finite."""
     limit = clip_norms.to(norms) * (1 - MARGIN)
     tiny = torch.finfo(norms.dtype).tiny
     factors = torch.clamp(limit / norms.clamp(min=tiny), max=1.0)
@@ -205,14 +198,10 @@ def _silenced(call: Call) -> Call:
     return replace(call, inputs=tuple(map(quiet, call.inputs)), gradient=quiet(call.gradient), kept=kept)
 
 
-Loss = Callable[[Any, Any], Tensor]
-"""loss_fn(output, y): one loss for each record, which depends on no other record."""
+def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, check: bool = True) -> tuple[Tape, Tensor]:
+    """One forward and one backward pass: the tape, and the losses.
 
-
-def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, look: bool = True) -> tuple[Tape, Tensor]:
-    """One forward and one backward pass: the tape, and the losses. A loss that mixes records is refused.
-
-    Without ``look`` it is not looked at again: for a loop that has looked before.
+    A loss that mixes records is refused; without ``check`` nobody asks, for a loop that has asked before.
     """
     inputs = x if isinstance(x, tuple) else (x,)
     records = next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
@@ -224,57 +213,11 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, look: bool = Tru
             f"loss_fn must give one loss for each of the {records} records; it gave shape {tuple(losses.shape)}. "
             'Use reduction="none" and sum over everything but the first dimension'
         )
-    if look:
+    if check:
         recorder.refuse_strangers(output)
-        _refuse_mixing(loss_fn, output, y, losses)
+        require_own_losses(loss_fn, output, y, records)
     torch.autograd.backward(losses.sum())
     return tape, losses.detach()
-
-
-def look_at_loss(recorder: Recorder, loss_fn: Loss, inputs: tuple[Any, ...], y: Any) -> None:
-    """Raise if the loss mixes records, with what the model gives for these."""
-    with torch.no_grad():
-        output = recorder.model(*inputs)
-        _refuse_mixing(loss_fn, output, y, loss_fn(output, y))
-
-
-def _refuse_mixing(loss_fn: Loss, output: Any, y: Any, losses: Tensor) -> None:
-    """Raise if a record's loss changes when others stand beside it, or nobody does (rule 12).
-
-    Every record is asked: half of them are kept among copies of themselves, then the other half. Whatever is drawn is
-    the same each time, since shapes are; by itself a record is asked where nothing is.
-    """
-    records, device, key = losses.shape[0], losses.device, os.urandom(32)
-    if records < 2:
-        return
-
-    def asked(some: Any) -> tuple[Tensor, bool]:
-        """The losses, and whether nothing was drawn for them."""
-        with torch.no_grad(), keyed(key, device):
-            before = states(device)
-            return loss_fn(*some), all(map(torch.equal, before, states(device)))
-
-    whole, steady = asked(tree_map(_detached, (output, y)))
-    for kept in halves(records):
-        _refuse_other_losses(whole, asked(with_others((output, y), kept, records))[0], kept)
-    if steady:
-        first = tree_map(lambda value: value.detach()[:1] if counts_records(value, records) else value, (output, y))
-        _refuse_other_losses(whole, asked(first)[0], torch.arange(1))
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
-
-
-def _refuse_other_losses(whole: Tensor, other: Tensor, rows: Tensor) -> None:
-    index = rows.to(whole.device)
-    mine, now = whole[index], other[index].to(whole.dtype)
-    bits = min(1000 * max(torch.finfo(whole.dtype).eps, torch.finfo(other.dtype).eps), 0.05)
-    if not torch.allclose(now, mine, rtol=bits, atol=bits, equal_nan=True):
-        raise InvalidInput(
-            "the loss of a record changes with the other records in the batch, so clipping would bound nothing "
-            "(rule 12); loss_fn must compute each record's loss from its own output and label alone"
-        )
 
 
 def per_record_norms(model: nn.Module, loss_fn: Loss, x: Any, y: Any) -> Tensor:

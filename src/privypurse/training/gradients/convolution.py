@@ -17,19 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privypurse.training.gradients.precision import (
+from privypurse.training.gradients.numerics import (
     PASS,
     as_wide,
-    chunks,
     exact,
     from_grams,
     from_made,
     spread,
     square_sum,
     weighted_rows,
-    worth_keeping,
 )
-from privypurse.training.gradients.registry import Call, handles
+from privypurse.training.gradients.rule import Call, Rule, handles
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -124,7 +122,7 @@ def way_of(call: Call) -> Way:
     layer: Conv = call.module  # type: ignore[assignment]
     sizes = Sizes.of(call)
     whole, weight = sizes.whole, layer.groups * sizes.weight
-    if worth_keeping(call, weight) or call.room.take(weight * call.back.shape[0]):
+    if call.worth_keeping(weight) or call.room.take(weight * call.back.shape[0]):
         return Way("keep", whole)
     ghosts = [(sizes.ghost(whole), whole) for whole in (False, True)]
     if min(ghosts)[0] < sizes.made():
@@ -227,11 +225,11 @@ def _as_weight(layer: Conv, made: Tensor, whole: bool) -> Tensor:
 
 
 @handles(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-class ConvolutionRule:
-    whole_module = False
+class ConvolutionRule(Rule):
+    features = 1
 
     def settle(self, call: Call) -> None:
-        """Both input and output gradient are needed for the sum."""
+        """Nothing is made: norms and sums follow from input and output gradient."""
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
@@ -252,7 +250,7 @@ class ConvolutionRule:
             kept = torch.empty(shape, dtype=exact(call.back[:0]).dtype, device=call.back.device)
             call.kept["weight"] = kept
         squares = []
-        for some in chunks(call, groups * sizes.temporaries(way)):
+        for some in call.chunks(groups * sizes.temporaries(way)):
             a, g = exact(call.inputs[0][some]), exact(call.back[some])
             if way.how == "ghost":
                 by_group = _ghost(layer, a, g, way.whole)
@@ -293,7 +291,7 @@ class ConvolutionRule:
         kernel = as_wide(exact(layer.weight.detach()), weights)
         total: Tensor | None = None
         # The product makes its own copies of both, too.
-        for some in chunks(call, 2 * (prod(call.back.shape[1:]) + prod(call.inputs[0].shape[1:]))):
+        for some in call.chunks(2 * (prod(call.back.shape[1:]) + prod(call.inputs[0].shape[1:]))):
             a, g = (as_wide(exact(values[some]), weights) for values in (call.inputs[0], call.back))
             made: Tensor = torch.ops.aten.convolution_backward(
                 g * spread(weights[some], g),
@@ -312,7 +310,7 @@ class ConvolutionRule:
         assert total is not None
         return total
 
-    def terms(self, call: Call) -> dict[str, Tensor]:
+    def term_norms(self, call: Call) -> dict[str, Tensor]:
         layer: Conv = call.module  # type: ignore[assignment]
         a, g = square_sum(_padded(layer, exact(call.inputs[0]))).sqrt(), square_sum(exact(call.back)).sqrt()
         sizes = {"weight": a * g * prod(layer.kernel_size) ** 0.5, "bias": g * call.back[0, 0].numel() ** 0.5}

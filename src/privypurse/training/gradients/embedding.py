@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.precision import as_wide, exact, from_grams, spread, square_sum
-from privypurse.training.gradients.registry import Call, handles
+from privypurse.training.gradients.numerics import as_wide, exact, from_grams, spread, square_sum
+from privypurse.training.gradients.rule import Call, Rule, handles
 
 
 def _tokens(call: Call) -> tuple[Tensor, Tensor]:
@@ -20,11 +20,11 @@ def _tokens(call: Call) -> tuple[Tensor, Tensor]:
 
 
 @handles(nn.Embedding)
-class EmbeddingRule:
-    whole_module = False
+class EmbeddingRule(Rule):
+    features = -1
 
     def settle(self, call: Call) -> None:
-        """Both input and output gradient are needed for the sum."""
+        """Nothing is made: norms and sums follow from input and output gradient."""
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         index, g = _tokens(call)
@@ -39,7 +39,7 @@ class EmbeddingRule:
         table.index_add_(0, index.flatten(), (g * spread(weights, g)).flatten(0, 1))
         return {"weight": table}
 
-    def terms(self, call: Call) -> dict[str, Tensor]:
+    def term_norms(self, call: Call) -> dict[str, Tensor]:
         index, g = _tokens(call)
         return {"weight": square_sum(g).sqrt() * index.shape[1] ** 0.5}
 

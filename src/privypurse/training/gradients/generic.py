@@ -1,4 +1,4 @@
-"""Any other layer: its per-record gradients through torch.func, one vectorised call."""
+"""Any other layer: its per-example gradients through torch.func, one vectorised call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.precision import exact, square_sum, weighted_total
-from privypurse.training.gradients.registry import Call, complaint
+from privypurse.training.gradients.numerics import exact
+from privypurse.training.gradients.rule import Call, Rule
+from privypurse.training.isolation.layers import complaint
 
 _RECURRENT = {
     *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
@@ -20,51 +21,25 @@ _RECURRENT = {
 }
 
 
-class GenericRule:
+class GenericRule(Rule):
     """Runs the layer again for each record alone, vectorised, and pulls the output's gradient back.
 
     For layers that no rule knows, with all that is inside of them. The layer must treat the first dimension of its
-    tensor inputs as records, and must not draw random numbers: a second draw would not be the first.
+    tensor inputs as records, and must not draw random numbers: a second draw would not be the first, and the layer
+    would be clipped by another gradient's norm.
     """
 
     whole_module = True
-
-    def settle(self, call: Call) -> None:
-        """Made once: a layer that ran differently a second time would be clipped by another gradient's norm."""
-        call.keep(self.per_record(call))
-
-    def check(self, layer: nn.Module, name: str) -> None:
-        """Raise for what cannot be run again one record at a time."""
-        for inner_name, inner in layer.named_modules():
-            where = ".".join(part for part in (name, inner_name) if part) or "model"
-            why = complaint(inner)
-            if why is not None:
-                raise InvalidInput(f"layer {where} ({type(inner).__name__}): {why}")
-        drawing = draws_inside(layer)
-        if drawing is None:
-            return
-        inner_name, inner, rate = drawing
-        where = ".".join(part for part in (name, inner_name) if part) or "model"
-        attends = any(isinstance(each, nn.MultiheadAttention) for each in layer.modules())
-        bare = any(parameter.requires_grad for parameter in layer.parameters(recurse=False)) and inner is not layer
-        raise InvalidInput(
-            f"layer {where} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
-            f"{type(layer).__name__}, which no per-record rule knows; set its dropout to 0, or split it into "
-            "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)."
-            + (" privypurse.fix(model) does so for MultiheadAttention." if attends else "")
-            + (" A bare nn.Parameter beside such layers needs a leading dimension of 1: (1, …)." if bare else "")
-        )
+    features = 1
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
-        if call.kept:
-            return call.kept
         layer = call.module
         parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
         trained = {name: exact(parameters[name]) for name in call.names}
         buffers = dict(layer.named_buffers())
         given, form = tree_flatten(call.inputs)
         batched = [value for value in given if isinstance(value, Tensor)]
-        self._refuse_shared_tensors(call, batched)
+        _refuse_shared_tensors(call, batched)
 
         def pulled_back(trained: dict[str, Tensor], back: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
             tensors = iter(inputs)
@@ -80,31 +55,47 @@ class GenericRule:
         gradient = torch.func.grad(pulled_back)
         each = torch.func.vmap(gradient, in_dims=(None, 0, *[0] * len(batched)))
         back = tuple(map(exact, (call.back, *call.others)))
-        return dict(each(trained, back, *[exact_if_float(value) for value in batched]))
+        return dict(each(trained, back, *[exact(value) if value.is_floating_point() else value for value in batched]))
 
-    @staticmethod
-    def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:
-        """Each record runs alone; a tensor that cannot be taken apart by records would bring the others in."""
-        records = call.back.shape[0]
-        shared = [value for value in batched if value.shape[:1] != (records,)]
-        shared += [value for value in call.options.values() if isinstance(value, Tensor)]
-        if shared:
-            raise InvalidInput(
-                f"layer {call.path} ({type(call.module).__name__}) was given a tensor of shape "
-                f"{tuple(shared[0].shape)} by keyword, or one that has no entry for each of the "
-                f"{records} records. No per-record rule knows this layer: pass "
-                "tensors by position, records first, or register them as buffers (and leave out the initial state of "
-                "an RNN: it is zero anyway)"
-            )
 
-    def terms(self, call: Call) -> dict[str, Tensor]:
-        return {name: square_sum(value).sqrt() for name, value in self.per_record(call).items()}
+def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:
+    """Each record runs alone; a tensor that cannot be taken apart by records would bring the others in."""
+    records = call.back.shape[0]
+    shared = [value for value in batched if value.shape[:1] != (records,)]
+    shared += [value for value in call.options.values() if isinstance(value, Tensor)]
+    if shared:
+        raise InvalidInput(
+            f"layer {call.path} ({type(call.module).__name__}) was given a tensor of shape "
+            f"{tuple(shared[0].shape)} by keyword, or one that has no entry for each of the "
+            f"{records} records. No per-record rule knows this layer: pass "
+            "tensors by position, records first, or register them as buffers (and leave out the initial state of "
+            "an RNN: it is zero anyway)"
+        )
 
-    def squared_norms(self, call: Call) -> dict[str, Tensor]:
-        return {name: square_sum(value) for name, value in self.per_record(call).items()}
 
-    def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        return {name: weighted_total(value, weights) for name, value in self.per_record(call).items()}
+def require_generic(layer: nn.Module, name: str) -> None:
+    """Raise for a layer that cannot be run again one record at a time."""
+    for inner_name, inner in layer.named_modules():
+        why = complaint(inner)
+        if why is not None:
+            raise InvalidInput(f"layer {_path(name, inner_name)} ({type(inner).__name__}): {why}")
+    drawing = draws_inside(layer)
+    if drawing is None:
+        return
+    inner_name, inner, rate = drawing
+    attends = any(isinstance(each, nn.MultiheadAttention) for each in layer.modules())
+    bare = any(parameter.requires_grad for parameter in layer.parameters(recurse=False)) and inner is not layer
+    raise InvalidInput(
+        f"layer {_path(name, inner_name)} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
+        f"{type(layer).__name__}, which no per-record rule knows; set its dropout to 0, or split it into "
+        "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)."
+        + (" privypurse.fix(model) does so for MultiheadAttention." if attends else "")
+        + (" A bare nn.Parameter beside such layers needs a leading dimension of 1: (1, …)." if bare else "")
+    )
+
+
+def _path(outer: str, inner: str) -> str:
+    return ".".join(part for part in (outer, inner) if part) or "model"
 
 
 def draws_inside(layer: nn.Module) -> tuple[str, nn.Module, float] | None:
@@ -126,10 +117,6 @@ class _OwnStates(TorchFunctionMode):
             own = torch.zeros_like(args[0]).flatten()[0]
             args = (args[0], tree_map(lambda state: state + own, args[1]), *args[2:])
         return func(*args, **(kwargs or {}))
-
-
-def exact_if_float(value: Tensor) -> Tensor:
-    return exact(value) if value.is_floating_point() else value
 
 
 GENERIC = GenericRule()

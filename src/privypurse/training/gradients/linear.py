@@ -7,19 +7,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.precision import (
+from privypurse.training.gradients.numerics import (
     PASS,
     as_wide,
-    chunks,
     exact,
     from_grams,
     from_made,
     spread,
     square_sum,
     weighted_rows,
-    worth_keeping,
 )
-from privypurse.training.gradients.registry import Call, handles
+from privypurse.training.gradients.rule import Call, Rule, handles
 
 
 def _tokens(values: Tensor) -> Tensor:
@@ -37,7 +35,7 @@ def way_of(call: Call) -> Literal["outer", "keep", "forget", "ghost"]:
     tokens = call.back[0].numel() // outputs
     if tokens == 1:
         return "outer"
-    if worth_keeping(call, inputs * outputs):
+    if call.worth_keeping(inputs * outputs):
         return "keep"
     ghost = tokens * tokens * (inputs + outputs + 3 * PASS)
     return "ghost" if ghost < (tokens + 2 * PASS) * inputs * outputs else "forget"
@@ -54,7 +52,7 @@ def _weight_squares(call: Call) -> Tensor:
         call.kept["weight"] = _made(_tokens(call.inputs[0]), _tokens(call.back))
         return square_sum(call.kept["weight"])
     squares = []
-    for some in chunks(call, 2 * (tokens * tokens if way == "ghost" else inputs * outputs)):
+    for some in call.chunks(2 * (tokens * tokens if way == "ghost" else inputs * outputs)):
         a, g = _tokens(call.inputs[0][some]), _tokens(call.back[some])
         if way == "ghost":
             grams = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
@@ -76,11 +74,11 @@ def _bias(call: Call) -> Tensor:
 
 
 @handles(nn.Linear)
-class LinearRule:
-    whole_module = False
+class LinearRule(Rule):
+    features = -1
 
     def settle(self, call: Call) -> None:
-        """Both input and output gradient are needed for the sum."""
+        """Nothing is made: norms and sums follow from input and output gradient."""
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
@@ -113,7 +111,7 @@ class LinearRule:
             out["bias"] = weighted_rows(_bias(call) if each is None else each, weights)
         return out
 
-    def terms(self, call: Call) -> dict[str, Tensor]:
+    def term_norms(self, call: Call) -> dict[str, Tensor]:
         a, g = square_sum(exact(call.inputs[0])).sqrt(), square_sum(exact(call.back)).sqrt()
         tokens = call.back[0].numel() // call.back.shape[-1]
         sizes = {"weight": a * g, "bias": g * tokens**0.5}

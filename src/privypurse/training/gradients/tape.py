@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients import registry
-from privypurse.training.gradients.bare import BARE
-from privypurse.training.gradients.registry import Call, Rule
+from privypurse.training.gradients.bare import BARE, is_bare
+from privypurse.training.gradients.generic import GENERIC, require_generic
+from privypurse.training.gradients.rule import RULES, Call, Rule
+from privypurse.training.isolation.layers import complaint
 from privypurse.training.keying import keyed, seeds
 
 
@@ -87,6 +89,24 @@ class Tape:
         return [call for call in self.calls if call.gradient is not None]
 
 
+def watched_layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule]]:
+    """The layers to be watched: each handled by its rule, or as a whole where no rule knows it."""
+    why = complaint(model)
+    if why is not None:
+        raise InvalidInput(f"layer {prefix or 'model'} ({type(model).__name__}): {why}")
+    whole = parametrize.is_parametrized(model)  # its weight is made of what lies in modules inside
+    own = [parameter for parameter in model.parameters(recurse=whole) if parameter.requires_grad]
+    if own:
+        rule = RULES.get(type(model)) or (BARE if is_bare(model, own) else GENERIC)
+        if rule is GENERIC:
+            require_generic(model, prefix)
+        yield prefix, model, rule
+        if rule.whole_module:
+            return
+    for name, child in model.named_children():
+        yield from watched_layers(child, f"{prefix}.{name}" if prefix else name)
+
+
 class Recorder:
     """Watches a model: which layers are trainable, by which rule each is handled, under which name."""
 
@@ -95,9 +115,9 @@ class Recorder:
         self.key: Callable[[], bytes] | None = None
         """Where keys of what is random in a forward pass come from; without, it draws as it would anyway."""
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        found = {id(module): (name, module, rule) for name, module, rule in registry.units(model)}
-        self.units: list[tuple[str, nn.Module, Rule]] = list(found.values())  # a layer with two parents once
-        self._watched = [(module, rule, self._own(module, rule)) for _, module, rule in self.units]
+        found = {id(module): (name, module, rule) for name, module, rule in watched_layers(model)}
+        self.layers: list[tuple[str, nn.Module, Rule]] = list(found.values())  # a layer with two parents once
+        self._watched = [(module, rule, self._own(module, rule)) for _, module, rule in self.layers]
         self._trainable = list(self.trainable().values())
         self._parameters = list(model.named_parameters())
         self._frozen = [(name, value) for name, value in self._parameters if not value.requires_grad]

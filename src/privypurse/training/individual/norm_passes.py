@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import Dataset
 
 from privypurse.arrays import FloatArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import norms, recorded
-from privypurse.training.gradients.clipped import Loss
+from privypurse.training.isolation.loss_fn import Loss, require_own_losses
 from privypurse.training.keying import keyed
 from privypurse.training.loader import Batch, Draws
 from privypurse.training.loading import Order, loaded
@@ -26,6 +26,8 @@ _AT_ONCE = {"cuda": 4096}
 _AT_ONCE_ELSEWHERE = 512
 _LOOK_STREAM = 2**20  # of a seeded run's random numbers: none of its processes has such a rank
 _MASK_STREAM = 2**21
+
+_MIXES = "right(output, y) of a record changes with the other records; it must see its own alone"
 
 Right = Callable[[Any, Any], Tensor]
 """right(output, y): for each record a number from 0 to 1."""
@@ -80,7 +82,7 @@ class Looks:
                     if each.shape != (batch.records.size,):
                         raise InvalidInput("right(output, y) must give one number for each record")
                     if number == 0:
-                        _refuse_mixing(right, output, label, each)
+                        require_own_losses(right, output, label, each.shape[0], complaint=_MIXES, tolerance=1e-3)
                     who, owner = batch.places(self.run)
                     found.index_add_(0, who if owner is None else who[owner], each.nan_to_num(0.0).clamp(0.0, 1.0))
         finally:
@@ -124,18 +126,6 @@ class Looks:
         counts = np.bincount(plan.owner, minlength=plan.people).clip(1)
         most = self.max_records_per_person
         return np.asarray(counts if most is None else np.minimum(counts, most), dtype=np.float64)
-
-
-def _refuse_mixing(right: Right, output: Any, y: Any, each: Tensor) -> None:
-    """Raise if the first record counts otherwise by itself: then one person could move the answer by more than 1."""
-
-    def first(value: Any) -> Any:
-        mine = isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == each.shape[0]
-        return value[:1] if mine else value
-
-    alone = right(tree_map(first, output), tree_map(first, y)).to(torch.float64)
-    if not torch.allclose(alone, each[:1], atol=1e-3, equal_nan=True):
-        raise InvalidInput("right(output, y) of a record changes with the other records; it must see its own alone")
 
 
 def undisturbed(seed: int, device: torch.device | None = None) -> AbstractContextManager[None]:

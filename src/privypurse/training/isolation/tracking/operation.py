@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
-from privypurse.training.tracking.crossing import FOREIGN, MEND
-from privypurse.training.tracking.places import Places
-from privypurse.training.tracking.tracked import Mixed, Rows, State, all_tracked, state_of
+from privypurse.training.isolation.tracking.crossing import FOREIGN, MEND
+from privypurse.training.isolation.tracking.places import Places
+from privypurse.training.isolation.tracking.tracked import Mixed, Rows, State, all_tracked, state_of
 
 _ABSENT = object()
 

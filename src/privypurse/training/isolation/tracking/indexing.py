@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privypurse.training.tracking.operation import Operation, require_constant
-from privypurse.training.tracking.places import Places
-from privypurse.training.tracking.shapes import chosen
-from privypurse.training.tracking.tracked import Mixed, Rows, state_of, tracked
+from privypurse.training.isolation.tracking.operation import Operation, require_constant
+from privypurse.training.isolation.tracking.places import Places
+from privypurse.training.isolation.tracking.shapes import chosen
+from privypurse.training.isolation.tracking.tracked import Mixed, Rows, state_of, tracked
 
 
 def indexed(op: Operation) -> Any:

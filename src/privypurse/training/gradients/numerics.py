@@ -1,46 +1,50 @@
-"""Numbers in which norms and sums are taken: float32 or better, whatever the model computes in.
-
-That products of float32 are not shortened to TensorFloat-32 on the way is seen to where rules are called.
-"""
+"""Numbers in which norms and sums are taken: float32 or better, whatever the model computes in."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from privypurse.training.gradients.registry import Call
-
 PASS = 16  # multiply-adds of a large product in the time in which one element is read, changed and written
-_AT_ONCE = 2**28  # the same on a GPU, which idles between pieces: a gigabyte
-_IN_CACHE = 2**20  # elements of temporaries at once on a CPU: more than its nearer caches hold is no faster
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """No autocast, no TensorFloat-32 and no bfloat16 inside of products.
+
+    A norm that is a little too small would let a record past its clip norm by more than the margin.
+    """
+    backends: Any = torch.backends
+    with ExitStack() as stack:
+        try:
+            before = torch.get_float32_matmul_precision()
+            stack.callback(torch.set_float32_matmul_precision, before)
+            torch.set_float32_matmul_precision("highest")
+        except RuntimeError:  # the user has set it kind by kind, which torch 2.9 brought
+            _set(stack, backends.cuda.matmul, "fp32_precision", "ieee")
+            _set(stack, backends.mkldnn.matmul, "fp32_precision", "ieee")
+        if hasattr(backends.cudnn, "conv"):
+            _set(stack, backends.cudnn.conv, "fp32_precision", "ieee")
+            _set(stack, backends.mkldnn.conv, "fp32_precision", "ieee")
+        else:
+            _set(stack, backends.cudnn, "allow_tf32", False)
+        stack.enter_context(torch.autocast(device.type, enabled=False))
+        yield
+
+
+def _set(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set it until the stack is left."""
+    stack.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
 
 
 def exact(values: Tensor) -> Tensor:
     """The same values in float32, or in float64 if they are."""
     return values if values.dtype in (torch.float32, torch.float64) else values.to(torch.float32)
-
-
-def chunks(call: Call, each: int) -> list[slice]:
-    """The records of a call in runs, so that temporaries of ``each`` elements a record stay small at once.
-
-    On a CPU as much as its caches hold. A GPU wants work in one piece: as much as a quarter of what the tape holds
-    for this call anyway. Depends on shapes alone, so a captured graph may hold it.
-    """
-    records, most = call.back.shape[0], _IN_CACHE
-    if call.back.device.type != "cpu":
-        most = max(_AT_ONCE, (call.inputs[0].numel() + call.back.numel()) // 4)
-    size = max(1, min(records, most // max(1, each)))
-    pieces = -(-records // size)
-    size = -(-records // max(1, pieces))  # even pieces: a small rest would cost as much as a whole
-    return [slice(begin, min(begin + size, records)) for begin in range(0, records, size)]
-
-
-def worth_keeping(call: Call, size: int) -> bool:
-    """Whether per-record gradients of ``size`` elements are small beside what the tape holds for this call."""
-    held: int = call.inputs[0].numel() + call.back.numel()
-    return 2 * size * call.back.shape[0] <= held
 
 
 def square_sum(values: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from privypurse.errors import InvalidInput
-from privypurse.training.tracking.places import Drawn, Places
-from privypurse.training.tracking.tracked import Rows, Total, tracked
+from privypurse.training.isolation.tracking.places import Drawn, Places
+from privypurse.training.isolation.tracking.tracked import Rows, Total, tracked
 
 MEND = (
     "Give one loss for each record and call optimizer.backward(losses), or take .mean() over them: "

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from privypurse.errors import InvalidInput
-from privypurse.training.tracking.places import Drawn, Places
+from privypurse.training.isolation.tracking.places import Drawn, Places
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def leave_to_python() -> None:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _follow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from privypurse.training.tracking.grammar import follow
+    from privypurse.training.isolation.tracking.grammar import follow
 
     with torch._C.DisableTorchFunctionSubclass():
         return follow(func, args, kwargs)

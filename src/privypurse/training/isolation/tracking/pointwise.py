@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privypurse.training.tracking.crossing import cross
-from privypurse.training.tracking.operation import Operation, require_constant
-from privypurse.training.tracking.tracked import Rows, all_tracked, plain, state_of, tracked
+from privypurse.training.isolation.tracking.crossing import cross
+from privypurse.training.isolation.tracking.operation import Operation, require_constant
+from privypurse.training.isolation.tracking.tracked import Rows, all_tracked, plain, state_of, tracked
 
 
 def _broadcast(values: list[Tensor]) -> tuple[int, ...]:

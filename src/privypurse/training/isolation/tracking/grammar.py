@@ -19,11 +19,11 @@ from torch import Tensor
 
 from privypurse.errors import InvalidInput
 from privypurse.training.individual.norm_passes import undisturbed
-from privypurse.training.tracking import indexing, layers, names, pointwise, shapes
-from privypurse.training.tracking.crossing import MEND
-from privypurse.training.tracking.losses import LOSSES
-from privypurse.training.tracking.operation import Operation
-from privypurse.training.tracking.tracked import (
+from privypurse.training.isolation.tracking import indexing, layers, names, pointwise, shapes
+from privypurse.training.isolation.tracking.crossing import MEND
+from privypurse.training.isolation.tracking.losses import LOSSES
+from privypurse.training.isolation.tracking.operation import Operation
+from privypurse.training.isolation.tracking.tracked import (
     Mixed,
     Rows,
     State,

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import _reduction
 from torch.nn import functional as F
 
-from privypurse.training.tracking.crossing import by_record, cross, over_records, own_counts, per_record
-from privypurse.training.tracking.operation import Operation, require_constant
-from privypurse.training.tracking.pointwise import aligned
-from privypurse.training.tracking.tracked import Rows, state_of, tracked
+from privypurse.training.isolation.tracking.crossing import by_record, cross, over_records, own_counts, per_record
+from privypurse.training.isolation.tracking.operation import Operation, require_constant
+from privypurse.training.isolation.tracking.pointwise import aligned
+from privypurse.training.isolation.tracking.tracked import Rows, state_of, tracked
 
 _OF_CLASSES = ("weight", "pos_weight")
 """Arguments that have an entry for each class, not for each record."""

@@ -27,6 +27,15 @@ def with_others(values: Any, kept: Tensor, records: int) -> Any:
     return tree_map(replaced, values)
 
 
+def first_rows(values: Any, few: int, records: int) -> Any:
+    """The first few rows of all that has a row for each record."""
+    return tree_map(lambda value: value.detach()[:few] if counts_records(value, records) else value, values)
+
+
+def detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
 def counts_records(value: Any, records: int) -> bool:
     """Whether this has a row for each record."""
     return isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == records

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
-from privypurse.training.tracking.crossing import Gate
-from privypurse.training.tracking.places import Places
-from privypurse.training.tracking.tracked import Mixed, Rows, Tracked, plain, state_of, tracked
+from privypurse.training.isolation.tracking.crossing import Gate
+from privypurse.training.isolation.tracking.places import Places
+from privypurse.training.isolation.tracking.tracked import Mixed, Rows, Tracked, plain, state_of, tracked
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), enum.Enum, torch.Size, torch.dtype, torch.device)
 

@@ -1,4 +1,4 @@
-"""A look at a model while it trains: does what it computes for one record depend on others, or remain in it?"""
+"""A model asked while it trains: does what it computes for one record depend on others, or remain in it?"""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.bare import BARE
-from privypurse.training.gradients.dropout import DropoutOff
-from privypurse.training.gradients.memory import Memory, fingerprint
-from privypurse.training.gradients.replacing import counts_records, halves, with_others
 from privypurse.training.gradients.tape import Recorder, Tape
-from privypurse.training.keying import keyed, states
+from privypurse.training.isolation.dropout import DropoutOff
+from privypurse.training.isolation.memory import Memory, fingerprint
+from privypurse.training.isolation.replacing import counts_records, first_rows, halves, with_others
+from privypurse.training.keying import keyed, made_with
 
 # Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
 # entry. First in full floats, then where shorter ones may enter.
@@ -34,8 +34,8 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 """What a model is called with."""
 
 
-def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], records: int) -> None:
-    """Raise if a record gives other rows in some layer when others stand beside it, or leaves something (rule 12).
+def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], records: int) -> None:
+    """Raise if a record gives other rows in some layer when others stand beside it, or leaves something behind.
 
     Two records go through alone: rows are counted, and compared where nothing is drawn. Then half of the records,
     chosen at random, are kept, and the others replaced by copies of them; then the other way round. Rows that were
@@ -47,28 +47,29 @@ def look(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], r
         return
     given = inputs, options
     with torch.no_grad(), DropoutOff(recorder.model):
-        trial = _Trial(recorder)
+        trial = _Trial(recorder, given, records)
         whole, left = trial.run(given)
         few = min(2, records - 1)
-        part, _ = trial.run(tree_map(lambda value: value[:few] if counts_records(value, records) else value, given))
-        _refuse_other_rows(whole, part, records, few)
+        part, _ = trial.run(first_rows(given, few, records))
+        _require_rows(whole, part, records, few)
         if not trial.draws:
-            _refuse_mixing(whole, part, torch.arange(few))
+            _require_same_rows(whole, part, torch.arange(few))
         for kept in halves(records):
             other, left_now = trial.run(with_others(given, kept, records))
-            _refuse_mixing(whole, other, kept)
-            _refuse_memory(left.other_than(left_now))
-            _refuse_shared_copies(recorder, given, kept, records)
+            _require_same_rows(whole, other, kept)
+            _require_no_memory(left.other_than(left_now))
+            if any(rule is BARE for _, _, rule in recorder.layers):
+                _require_own_copies(trial.back(kept=kept), kept, records)
         kept, others = halves(records)
-        quiet, loud = (trial.back(given, records, rows) for rows in (others[:0], others))
-        _refuse_mixed_gradients(quiet, loud, kept)
+        quiet, loud = (_came_back(trial, rows) for rows in (others[:0], others))
+        _require_same_gradients(quiet, loud, kept)
 
 
 class _Trial:
     """Runs a model again and again from where it is now, with the same numbers whenever it draws."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder, self._key = recorder, os.urandom(32)
+    def __init__(self, recorder: Recorder, given: Given, records: int) -> None:
+        self._recorder, self._given, self._records, self._key = recorder, given, records, os.urandom(32)
         self._memory = Memory(recorder.model)
         self._parameters = list(recorder.model.named_parameters())
         self._before = fingerprint(self._parameters)
@@ -79,65 +80,66 @@ class _Trial:
     def run(self, given: Given) -> tuple[Seen, Memory]:
         """What the layers gave, and what the model held afterwards."""
         try:
-            with keyed(self._key, self._device):
-                before = states(self._device)
-                seen = _seen(self._recorder, *given)
-                self.draws |= not all(map(torch.equal, before, states(self._device)))
+            seen, draws = made_with(self._key, lambda: _seen(self._recorder, *given), self._device)
+            self.draws |= draws
             left = Memory(self._recorder.model)
         finally:
             self._memory.restore()
         now = fingerprint(self._parameters)
         wrong = ~((now == self._before) | (now.isnan() & self._before.isnan())).all(dim=1)
-        _refuse_memory([name for (name, _), bad in zip(self._parameters, wrong.tolist(), strict=True) if bad])
+        _require_no_memory([name for (name, _), bad in zip(self._parameters, wrong.tolist(), strict=True) if bad])
         return seen, left
 
-    def back(self, given: Given, records: int, louder: Tensor) -> Seen:
-        """What comes back to every layer if these records' losses weigh more; nothing where it cannot be asked."""
-        recorder, tape, key = self._recorder, Tape(records), self._recorder.key
-        recorder.key = None
+    def back(self, *, kept: Tensor | None = None, louder: Tensor | None = None) -> Tape:
+        """A backward pass of random losses, of the kept records alone, or some of them louder than others."""
+        recorder, tape = self._recorder, Tape(self._records)
+        key, recorder.key = recorder.key, None
         try:
             with torch.enable_grad(), keyed(self._key, self._device):
-                output = recorder.forward(tape, *given[0], **given[1])
+                output = recorder.forward(tape, *self._given[0], **self._given[1])
                 recorder.refuse_strangers(output)  # before something comes back to them
-                found = [leaf for leaf in tree_leaves(output) if counts_records(leaf, records)]
-                leaves = [leaf for leaf in found if leaf.requires_grad]
-                weights = [torch.randn_like(leaf).index_fill(0, louder.to(leaf.device), _LOUD) for leaf in leaves]
-                if not leaves:
-                    return []
-                torch.autograd.backward([(leaf * each).sum() for leaf, each in zip(leaves, weights, strict=True)])
-        except InvalidInput:
-            return []  # a loss of everything that the model gives is not what will be asked
+                leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, self._records)]
+                leaves = [leaf for leaf in leaves if leaf.requires_grad]
+                if leaves:
+                    torch.autograd.backward([_weighed(leaf, kept, louder) for leaf in leaves])
         finally:
             recorder.key = key
             self._memory.restore()
-        return [(call.path, value) for call in tape.finished() for value in (*call.kept.values(), call.back)]
+        return tape
 
 
-def _refuse_mixed_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
+def _weighed(leaf: Tensor, kept: Tensor | None, louder: Tensor | None) -> Tensor:
+    weights = torch.randn_like(leaf)
+    if louder is not None:
+        weights.index_fill_(0, louder.to(leaf.device), _LOUD)
+    whole = leaf * weights
+    return (whole if kept is None else whole[kept.to(leaf.device)]).sum()
+
+
+def _came_back(trial: _Trial, louder: Tensor) -> Seen:
+    """What comes back to every layer if these records' losses weigh more; nothing where it cannot be asked."""
+    try:
+        calls = trial.back(louder=louder).finished()
+    except InvalidInput:
+        return []  # a loss of everything that the model gives is not what will be asked
+    return [(call.path, value) for call in calls for value in (*call.kept.values(), call.back)]
+
+
+def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
     """Raise if what comes back to these records changes with what comes back to others."""
     for (name, one), (_, two) in zip(quiet, loud, strict=False):
         index = rows.to(one.device)
         if one.shape == two.shape and _changed(one[index], two[index], one, one_shape=True):
             raise InvalidInput(
                 f"the gradient that comes back to layer {name} for a record changes with that of other records, so "
-                "clipping would bound nothing (rule 12): a hook or an autograd.Function behind it computes over "
-                "records, as by a norm of the whole gradient. Take it out; clipping is done here, for each person"
+                "clipping would bound nothing (records must not mix; see docs/soundness.md#isolation): a hook or an "
+                "autograd.Function behind it computes over records, as by a norm of the whole gradient. Take it out; "
+                "clipping is done here, for each person"
             )
 
 
-def _refuse_shared_copies(recorder: Recorder, given: Given, kept: Tensor, records: int) -> None:
-    """Raise if something comes back from the kept records to other records' copies of a bare parameter."""
-    if not any(rule is BARE for _, _, rule in recorder.units):
-        return
-    before, recorder.key, tape = recorder.key, None, Tape(records)
-    try:
-        with torch.enable_grad(), keyed(os.urandom(32), next(recorder.model.parameters()).device):
-            output = recorder.forward(tape, *given[0], **given[1])
-            leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, records) and leaf.requires_grad]
-            rows = [leaf[kept.to(leaf.device)] for leaf in leaves]
-            torch.autograd.backward([(row * torch.randn_like(row)).sum() for row in rows])
-    finally:
-        recorder.key = before
+def _require_own_copies(tape: Tape, kept: Tensor, records: int) -> None:
+    """Raise if something came back from the kept records to other records' copies of a bare parameter."""
     others = torch.ones(records, dtype=torch.bool).index_fill(0, kept, False)
     for call in tape.finished():
         if call.rule is BARE and bool(next(iter(call.kept.values()))[others.to(call.back.device)].any()):
@@ -148,7 +150,7 @@ def _refuse_shared_copies(recorder: Recorder, given: Given, kept: Tensor, record
             )
 
 
-def _refuse_memory(names: list[str]) -> None:
+def _require_no_memory(names: list[str]) -> None:
     if names:
         raise InvalidInput(
             f"the forward pass keeps something of the records in {', '.join(names[:3])}: what a model remembers of "
@@ -157,7 +159,7 @@ def _refuse_memory(names: list[str]) -> None:
         )
 
 
-def _refuse_mixing(whole: Seen, other: Seen, rows: Tensor) -> None:
+def _require_same_rows(whole: Seen, other: Seen, rows: Tensor) -> None:
     """Raise if these rows, the first ones if ``other`` has no more, are not the same in both."""
     if [name for name, _ in whole] != [name for name, _ in other]:
         pairs = zip(whole, other, strict=False)
@@ -174,25 +176,22 @@ def _refuse_mixing(whole: Seen, other: Seen, rows: Tensor) -> None:
 def _mixes(name: str) -> str:
     return (
         f"what {name} gives for a record changes with the other records in the batch, so clipping would bound "
-        "nothing (rule 12): nothing may be computed over the first dimension, rows must keep their order, and random "
-        "numbers come from the global generators. A model that gives its own mean loss should give one loss for each "
-        "record"
+        "nothing (records must not mix; see docs/soundness.md#isolation): nothing may be computed over the first "
+        "dimension, rows must keep their order, and random numbers come from the global generators. A model "
+        "that gives its own mean loss should give one loss for each record"
     )
 
 
-def _refuse_other_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
+def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
     for (name, one), (_, other) in zip(whole, part, strict=False):
         if one.shape[:1] != (records,) or other.shape[:1] != (few,):
+            counts = [values.shape[0] if values.dim() else 0 for values in (one, other)]
             raise InvalidInput(
-                f"{name} gives {_rows(one)} rows for {records} records and {_rows(other)} for {few}: "
+                f"{name} gives {counts[0]} rows for {records} records and {counts[1]} for {few}: "
                 "the first dimension of what every trainable layer gives must count records. Keep (records, tokens, "
                 "features) instead of (records · tokens, features) or (tokens, records, features), and look up "
                 "positions for every record: table(positions.expand(records, -1))"
             )
-
-
-def _rows(values: Tensor) -> int:
-    return values.shape[0] if values.dim() else 0
 
 
 def _changed(mine: Tensor, now: Tensor, whole: Tensor, *, one_shape: bool) -> bool:
@@ -220,7 +219,7 @@ def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) 
 
         return note
 
-    watched = [(name, module) for name, module, rule in recorder.units if rule is not BARE]
+    watched = [(name, module) for name, module, rule in recorder.layers if rule is not BARE]
     handles = [module.register_forward_hook(noting(name)) for name, module in watched]
     try:
         output = recorder.model(*inputs, **options)

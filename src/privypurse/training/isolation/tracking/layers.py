@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from privypurse.training.tracking.operation import Operation, require_constant
-from privypurse.training.tracking.tracked import Rows, all_tracked, state_of, tracked
+from privypurse.training.isolation.tracking.operation import Operation, require_constant
+from privypurse.training.isolation.tracking.tracked import Rows, all_tracked, state_of, tracked
 
 _DROPOUT_OF_ATTENTION = 4
 _OF_RECURRENT = 9  # arguments of lstm, gru and rnn

@@ -1,9 +1,9 @@
 """Whose row is whose, from the loader's batch to the loss: see `grammar`."""
 
-from privypurse.training.tracking.crossing import FOREIGN, over_records
-from privypurse.training.tracking.handing import handed, mixed, place_of, untracked
-from privypurse.training.tracking.places import Drawn, Places
-from privypurse.training.tracking.tracked import (
+from privypurse.training.isolation.tracking.crossing import FOREIGN, over_records
+from privypurse.training.isolation.tracking.handing import handed, mixed, place_of, untracked
+from privypurse.training.isolation.tracking.places import Drawn, Places
+from privypurse.training.isolation.tracking.tracked import (
     Mixed,
     Rows,
     Total,

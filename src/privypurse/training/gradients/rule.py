@@ -1,0 +1,192 @@
+"""A layer's rule: how the per-example gradients of one kind of layer follow from what went in and what came back.
+
+One file of this room holds one kind's rule. A layer of one's own gets one in the same way::
+
+    @handles(MyLayer)
+    class MyRule(Rule):
+        def per_record(self, call):
+            return {"weight": call.back * call.inputs[0]}
+
+`check_rule` compares it with autograd, one record at a time. docs/own-layers.md tells the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from privypurse.errors import InvalidInput
+from privypurse.training.gradients.numerics import square_sum, weighted_total
+
+_AT_ONCE = 2**28  # elements of temporaries at once on a GPU, which idles between pieces: a gigabyte
+_IN_CACHE = 2**20  # the same on a CPU: more than its nearer caches hold is no faster
+
+
+@dataclass
+class Room:
+    """How many elements of per-example gradients may still be kept, by all layers together."""
+
+    left: int = 0
+
+    def take(self, elements: int) -> bool:
+        """Whether there is room for so many; then it is taken."""
+        if elements > self.left:
+            return False
+        self.left -= elements
+        return True
+
+
+@dataclass
+class Call:
+    """One use of a layer in a forward pass: its inputs and, after the backward pass, its output's gradient."""
+
+    module: nn.Module
+    rule: Rule
+    names: dict[str, str]
+    """The layer's trainable parameters: local name → name in the model."""
+    inputs: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    """What the layer was given by keyword."""
+    gradient: Tensor | None = None
+    others: tuple[Tensor, ...] = ()
+    """The gradients of further outputs that are watched."""
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """Per-example gradients that the norms had to materialise, so that the sum need not make them again."""
+    settled: bool = False
+    """Whether all per-example gradients are kept, and nothing else is."""
+    room: Room = field(default_factory=Room)
+    way: Any = None
+    """How the rule took the norms, where the sum has to know."""
+    open: Callable[[], bool] | None = None
+    """Whether a gradient may come back now; without, it always may."""
+
+    @property
+    def back(self) -> Tensor:
+        """The gradient of the loss with respect to the layer's output; the first dimension counts records."""
+        assert self.gradient is not None
+        return self.gradient
+
+    @property
+    def path(self) -> str:
+        """Where the layer is in the model."""
+        local, name = next(iter(self.names.items()))
+        return name.removesuffix(local).removesuffix(".") or "model"
+
+    def rows(self, some: slice | Tensor) -> Call:
+        """The same call for some of the records."""
+        inputs = tree_map(lambda value: value[some] if isinstance(value, Tensor) else value, self.inputs)
+        kept = {name: value[some] for name, value in self.kept.items()}
+        return Call(self.module, self.rule, self.names, inputs, self.options, self.back[some], (), kept, self.settled)
+
+    def keep(self, gradients: dict[str, Tensor]) -> None:
+        """Go on with per-example gradients alone. Of inputs and output gradient only the shapes stay."""
+        self.kept, self.settled = gradients, True
+        self.inputs = tree_map(lambda value: _shape_of(value) if isinstance(value, Tensor) else value, self.inputs)
+        self.gradient, self.others = _shape_of(self.back), ()
+
+    def worth_keeping(self, size: int) -> bool:
+        """Whether per-example gradients of ``size`` elements are small beside what the tape holds for this call."""
+        held: int = self.inputs[0].numel() + self.back.numel()
+        return 2 * size * self.back.shape[0] <= held
+
+    def chunks(self, each: int) -> list[slice]:
+        """The records in runs, so that temporaries of ``each`` elements a record stay small at once.
+
+        On a CPU as much as its caches hold. A GPU wants work in one piece: as much as a quarter of what the tape
+        holds for this call anyway. Depends on shapes alone, so a captured graph may hold it.
+        """
+        records, most = self.back.shape[0], _IN_CACHE
+        if self.back.device.type != "cpu":
+            most = max(_AT_ONCE, (self.inputs[0].numel() + self.back.numel()) // 4)
+        size = max(1, min(records, most // max(1, each)))
+        pieces = -(-records // size)
+        size = -(-records // max(1, pieces))  # even pieces: a small rest would cost as much as a whole
+        return [slice(begin, min(begin + size, records)) for begin in range(0, records, size)]
+
+
+def _shape_of(value: Tensor) -> Tensor:
+    """A tensor of that shape which takes no memory."""
+    return value.new_zeros(()).expand(value.shape)
+
+
+class Rule(ABC):
+    """How the per-example gradients of one kind of layer follow from a `Call`.
+
+    A rule must give `per_record`; the other methods follow from it, and may be written anew where norms and sums can
+    be had without each record's gradient. Everything is by local parameter name ("weight"), for exactly the names in
+    ``call.names``, in float32 or better.
+
+    The contract, which clipping relies on:
+
+    - The gradient of record i is made of row i of ``call.inputs`` and of ``call.back`` alone.
+    - `squared_norms` is never below the squared norm of what `weighted_sum` adds up for that record, rounding
+      included: a norm too small lets a record contribute more than its clip norm. A little too large is sound.
+    - A record whose weight is 0 adds nothing to `weighted_sum`, even if its gradient is not finite.
+    - The same call gives the same numbers each time: a rule draws nothing at random.
+    """
+
+    whole_module = False
+    """Whether the rule answers for the parameters of all submodules too."""
+    features: int | None = None
+    """The dimension of the output that counts features, over which no gradient's entry is a sum; None: not known."""
+
+    @abstractmethod
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        """For each parameter every record's gradient: (records, *shape of the parameter)."""
+
+    def made(self, call: Call) -> dict[str, Tensor]:
+        """Every record's gradient, as it was kept or made now."""
+        return call.kept if call.settled else self.per_record(call)
+
+    def settle(self, call: Call) -> None:
+        """Called once the output's gradient is there: every record's gradient is made, and takes its place.
+
+        So what is measured is, to the bit, what is added up later. A rule that does without overrides this.
+        """
+        call.keep(self.per_record(call))
+
+    def squared_norms(self, call: Call) -> dict[str, Tensor]:
+        """For each parameter the squared norm of every record's gradient, or a little more."""
+        return {name: square_sum(value) for name, value in self.made(call).items()}
+
+    def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
+        """For each parameter Σ weights[i] · (gradient of record i)."""
+        return {name: weighted_total(value, weights) for name, value in self.made(call).items()}
+
+    def term_norms(self, call: Call) -> dict[str, Tensor]:
+        """For each parameter and record an upper bound of Σ_t ‖g_t‖, where Σ_t g_t is the record's gradient.
+
+        The terms g_t are what the layer adds up: one for each token or place. The rounding error of that sum is a
+        share of Σ_t ‖g_t‖, not of ‖Σ_t g_t‖, which may be far smaller where terms cancel.
+        """
+        return {name: square_sum(value).sqrt() for name, value in self.made(call).items()}
+
+    def summands(self, call: Call) -> int:
+        """How many numbers at most add up to one entry of a record's gradient: one for each token or place."""
+        several = self.features is not None and call.back.dim() > 1
+        width = call.back.shape[self.features] if several else 1  # type: ignore[index]
+        return max(1, call.back[0].numel() // max(1, width))
+
+
+RULES: dict[type[nn.Module], Rule] = {}
+
+Made = TypeVar("Made", bound=type[Rule])
+
+
+def handles(*kinds: type[nn.Module]) -> Callable[[Made], Made]:
+    """Class decorator: an instance of the rule handles these layers, not their subclasses. The latest one counts."""
+
+    def register(rule: Made) -> Made:
+        if not (isinstance(rule, type) and issubclass(rule, Rule)):
+            raise InvalidInput(
+                f"{rule!r} is no rule of a layer: make a subclass of privypurse.training.gradients.Rule"
+            )
+        RULES.update({kind: rule() for kind in kinds})
+        return rule
+
+    return register

@@ -1,0 +1,20 @@
+"""Isolation: what is computed for one record depends on no other record (rule 12, docs/soundness.md#isolation).
+
+Clipping bounds what a record contributes only if its per-example gradient is made of that record alone, so whatever
+could mix records is checked, and refused with a mend. What is checked, where and when:
+
+=====================  ========================================================  ================================
+What                   How                                                       When
+=====================  ========================================================  ================================
+layers (`layers`)      kinds that mix or remember records, by their options      when training begins
+model (`model`)        same rows beside other records; same gradients back       at the first passes, then at random
+memory (`memory`)      what the model holds is the same whoever went through     with the model
+batches (`batches`)    collate_fn and __getitems__ give a record the same row    at the first batches, then at random
+loss_fn (`loss_fn`)    same loss beside other records                            at the first batches, then at random
+a loop (`tracking`)    the record dimension followed from loader to loss         every operation of every step
+=====================  ========================================================  ================================
+
+The first five compare: the same question is asked with other records beside a record, and the same random numbers
+(`replacing`, `training/keying.py`). The last one proves: only operations that are known to keep records apart lead
+from the loader's batch to a loss. Randomness must not tell who was drawn either; `training/keying.py` says why.
+"""

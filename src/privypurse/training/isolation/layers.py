@@ -1,0 +1,44 @@
+"""Layers of torch whose gradient for one record depends on the others, or that remember them (rule 12: isolation)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+_OLD = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
+
+
+def complaint(layer: nn.Module) -> str | None:
+    """Why this layer cannot be trained privately, if so."""
+    learns = any(parameter.requires_grad for parameter in layer.parameters())
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        # Frozen and in evaluation mode it only applies numbers that it knew before, which mixes nothing.
+        if layer.track_running_stats and not layer.training and not learns:
+            return None
+        return (
+            "it normalises over the batch, so one record's gradient depends on all others and clipping bounds "
+            "nothing. Replace it by nn.GroupNorm; privypurse.fix(model) does that for you"
+        )
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        if layer.max_norm is not None:
+            return "max_norm rewrites the rows that were looked up, without noise; leave it out"
+        if layer.scale_grad_by_freq:
+            return "scale_grad_by_freq divides by how often the whole batch looks a row up; leave it out"
+    if isinstance(layer, nn.RNNBase) and learns and not layer.batch_first:
+        return (
+            "batch_first=False puts time first, but the first dimension must count records: make it with "
+            "batch_first=True and give it (records, time, features)"
+        )
+    return _rewritten(layer)
+
+
+def _rewritten(layer: nn.Module) -> str | None:
+    """Old weight_norm and spectral_norm compute the weight before the layer runs, where no rule sees it."""
+    hooks = [type(hook) for hook in layer._forward_pre_hooks.values()]
+    found = next((hook.__name__ for hook in hooks if hook.__module__ in _OLD), None)
+    if found is None or not any(value.requires_grad for value in layer.parameters(recurse=False)):
+        return None
+    return (
+        f"its weight is made by a hook ({found}) out of other parameters, which no per-record rule sees: they would "
+        "get noise alone. Take it off (nn.utils.remove_weight_norm, remove_spectral_norm); "
+        "torch.nn.utils.parametrizations.weight_norm can be trained"
+    )

@@ -1,0 +1,65 @@
+"""A loss function asked: does a record's loss change with the records beside it?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from privypurse.errors import InvalidInput
+from privypurse.training.isolation.replacing import detached, first_rows, halves, with_others
+from privypurse.training.keying import made_with
+
+Loss = Callable[[Any, Any], Tensor]
+"""loss_fn(output, y): one loss for each record, which depends on no other record."""
+
+_MIXES = (
+    "the loss of a record changes with the other records in the batch, so clipping would bound nothing (records must "
+    "not mix; see docs/soundness.md#isolation); loss_fn must compute each record's loss from its own output and "
+    "label alone"
+)
+
+
+def require_own_losses(
+    loss_fn: Loss, output: Any, y: Any, records: int, *, complaint: str = _MIXES, tolerance: float = 0.0
+) -> None:
+    """Raise if a record's loss changes when others stand beside it, or nobody does.
+
+    Every record is asked: half of them are kept among copies of themselves, then the other half. Whatever is drawn is
+    the same each time, since shapes are; by itself a record is asked where nothing is drawn. ``tolerance`` is a
+    difference that does not count, beside that of rounding.
+    """
+    if records < 2:
+        return
+    given, key = tree_map(detached, (output, y)), os.urandom(32)
+
+    def asked(some: Any) -> tuple[Tensor, bool]:
+        with torch.no_grad():
+            return made_with(key, lambda: loss_fn(*some), device)
+
+    device = next((leaf.device for leaf in tree_leaves(given) if isinstance(leaf, Tensor)), None)
+    whole, draws = asked(given)
+    others = [(kept, asked(with_others(given, kept, records))[0]) for kept in halves(records)]
+    if not draws:
+        others.append((torch.arange(1), asked(first_rows(given, 1, records))[0]))
+    for rows, other in others:
+        index = rows.to(whole.device)
+        mine, now = whole[index].double(), other[index].double()
+        bits = max(tolerance, min(1000 * max(_rounding(whole), _rounding(other)), 0.05))
+        if not torch.allclose(now, mine, rtol=bits, atol=bits, equal_nan=True):
+            raise InvalidInput(complaint)
+
+
+def _rounding(values: Tensor) -> float:
+    return torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
+
+
+def check_loss(model: nn.Module, loss_fn: Loss, inputs: tuple[Any, ...], y: Any) -> None:
+    """Raise if the loss mixes records, with what the model gives for these."""
+    with torch.no_grad():
+        output = model(*inputs)
+        require_own_losses(loss_fn, output, y, loss_fn(output, y).shape[0])

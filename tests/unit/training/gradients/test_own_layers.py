@@ -1,0 +1,145 @@
+"""A rule for a layer of one's own: the page runs, right rules are used and wrong ones are seen."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import privypurse as pp
+from privypurse.training.gradients import Call, Recorder, Rule, check_rule, clipped_sum, handles, per_record_norms
+from privypurse.training.gradients.rule import RULES
+
+PAGE = Path(__file__).parents[4] / "docs" / "own-layers.md"
+
+
+@pytest.fixture(autouse=True)
+def _rules_of_this_test_alone() -> Iterator[None]:
+    before = dict(RULES)
+    yield
+    RULES.clear()
+    RULES.update(before)
+
+
+class Mixture(nn.Module):
+    """Tokens weighed by a learned number each, and shifted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share, self.shift = nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("btf,t->bf", x, self.share) + self.shift
+
+
+class MixtureRule(Rule):
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        full = {"share": torch.einsum("btf,bf->bt", call.inputs[0], call.back), "shift": call.back}
+        return {name: full[name] for name in call.names}
+
+
+def test_the_page_runs() -> None:
+    space: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block, space)
+    model = nn.Sequential(nn.Linear(6, 5), space["Scale"](5), nn.Linear(5, 2))
+    assert [type(rule).__name__ for _, _, rule in Recorder(model).layers] == ["LinearRule", "LeanRule", "LinearRule"]
+
+
+def loss(output: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(output, y, reduction="none")
+
+
+@pytest.mark.parametrize("frozen", [(), ("0.share",), ("0.shift", "1.bias")])
+def test_a_registered_rule_gives_what_autograd_gives_one_record_at_a_time(frozen: tuple[str, ...]) -> None:
+    handles(Mixture)(MixtureRule)
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Mixture(), nn.Linear(4, 2)).double(), torch.randn(6, 3, 4).double()
+    y = torch.arange(6) % 2
+    for name in frozen:
+        model.get_parameter(name).requires_grad = False
+    trained = [value for value in model.parameters() if value.requires_grad]
+    truth = []
+    for i in range(6):
+        own = torch.autograd.grad(loss(model(x[i : i + 1]), y[i : i + 1]).sum(), trained)
+        truth.append(torch.cat([each.flatten() for each in own]))
+    norms = torch.stack([each.norm() for each in truth])
+    torch.testing.assert_close(per_record_norms(model, loss, x, y), norms)
+    clip = float(norms.median())
+    total, _ = clipped_sum(model, loss, x, y, clip)
+    expected = torch.stack([each * min(1.0, clip * (1 - 1e-4) / float(each.norm())) for each in truth]).sum(dim=0)
+    torch.testing.assert_close(torch.cat([part.flatten() for part in total.values()]), expected)
+    assert isinstance(Recorder(model).layers[0][2], MixtureRule)
+    check_rule(Mixture(), torch.randn(5, 3, 4))
+
+
+class TooSmall(MixtureRule):
+    def squared_norms(self, call: Call) -> dict[str, Tensor]:
+        return {name: value * 0.999 for name, value in super().squared_norms(call).items()}
+
+
+class TooLarge(MixtureRule):
+    def squared_norms(self, call: Call) -> dict[str, Tensor]:
+        return {name: value * 2 for name, value in super().squared_norms(call).items()}
+
+
+class AnotherGradient(MixtureRule):
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        return {name: value * 1.01 for name, value in super().per_record(call).items()}
+
+
+class AnotherSum(MixtureRule):
+    def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
+        return super().weighted_sum(call, torch.ones_like(weights))
+
+
+class OfTheBatch(MixtureRule):
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        return {name: value - value.mean(dim=0) for name, value in super().per_record(call).items()}
+
+
+WRONG = {
+    TooSmall: "less than the norm",
+    TooLarge: "other norms",
+    AnotherGradient: "another gradient of share",
+    AnotherSum: "another sum of share",
+    OfTheBatch: "another gradient of share",
+}
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_wrong_rule_is_seen(rule: type[Rule]) -> None:
+    handles(Mixture)(rule)
+    torch.manual_seed(0)
+    with pytest.raises(pp.InvalidInput, match=WRONG[rule]):
+        check_rule(Mixture(), torch.randn(5, 3, 4))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Linear(4, 3), nn.Conv1d(3, 2, 2), nn.LayerNorm(4), nn.GroupNorm(3, 3), nn.LSTM(4, 3, batch_first=True)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_our_own_rules_pass_the_same_check(layer: nn.Module) -> None:
+    if isinstance(layer, nn.LSTM):
+        layer = nn.Sequential(layer, First())
+    check_rule(layer, torch.randn(5, 3, 4))
+
+
+class First(nn.Module):
+    def forward(self, output: Any) -> Tensor:
+        first: Tensor = output[0]
+        return first
+
+
+def test_what_is_no_rule_is_refused() -> None:
+    with pytest.raises(pp.InvalidInput, match="subclass of"):
+        handles(Mixture)(Mixture)  # type: ignore[type-var]
+    with pytest.raises(TypeError, match="per_record"):
+        handles(Mixture)(Rule)  # type: ignore[type-abstract]
