@@ -1,5 +1,7 @@
 """What README and docs say is so: code runs, links and anchors lead somewhere, files that are named exist."""
 
+import functools
+import importlib
 import re
 from pathlib import Path
 
@@ -46,8 +48,11 @@ def links(text: str) -> list[tuple[str, str]]:
 
 
 def named_files(text: str) -> set[str]:
-    """Files and folders that are named from the root of the repository."""
-    return set(re.findall(r"`((?:tests|src|docs|reproductions|benchmarks|examples)/[\w./-]+)`", text))
+    """Files and folders that are named in backticks, from the root or from one of `PLACES`."""
+    return set(re.findall(r"`((?:[a-z_]+/)+|(?:[\w.-]+/)*\w+\.py)`", text))
+
+
+PLACES = [ROOT / place for place in (".", "src/privypurse", "tests", "tests/unit/training", "examples/federated")]
 
 
 @pytest.mark.docs
@@ -75,14 +80,36 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_is_named_exists(page: Path) -> None:
-    missing = sorted(name for name in named_files(TEXTS[page]) if not (ROOT / name).exists())
+    places = [page.parent, *PLACES]
+    missing = sorted(name for name in named_files(TEXTS[page]) if not any((at / name).exists() for at in places))
     assert not missing, f"{page.name} names {missing}"
+
+
+def resolved(name: str) -> object:
+    """What a dotted name stands for, in full or from `privypurse`; an error if it stands for nothing."""
+    parts = name.split(".")
+    for whole in (parts, ["privypurse", *parts]):
+        for cut in range(len(whole), 0, -1):
+            try:
+                return functools.reduce(getattr, whole[cut:], importlib.import_module(".".join(whole[:cut])))
+            except (ImportError, AttributeError):
+                continue
+    raise LookupError(name)
+
+
+def test_every_function_that_came_from_a_paper_exists() -> None:
+    table = TEXTS[ROOT / "docs" / "papers.md"].split("## From equations to functions")[1].split("##")[0]
+    cells = [line.split("|")[3] for line in table.splitlines() if line.startswith("|") and "---" not in line][1:]
+    names = [name for cell in cells for name in re.findall(r"`([\w.]+)[^`]*`", cell)]
+    assert len(names) > 20
+    for name in names:
+        resolved(name)
 
 
 def test_a_link_to_nowhere_would_be_seen() -> None:
     assert links("see [a](b.md#c), `[no](code)` and [out](https://x.org/y)") == [("b.md", "c")]
     assert anchors("# People, not rows\n```\n# no heading\n```\n## `train`") == {"people-not-rows", "train"}
-    assert named_files("`tests/unit/x.py` and `numpy/x.py`") == {"tests/unit/x.py"}
+    assert named_files("`a/b/`, `a/b.py`, `c.py`, `a.b(c)`, `x/y`, `out/NAME/`") == {"a/b/", "a/b.py", "c.py"}
 
 
 def test_every_page_is_in_the_index() -> None:

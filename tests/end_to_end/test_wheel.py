@@ -1,4 +1,4 @@
-"""The wheel: it builds, holds the library and nothing else, and works where nothing but its dependencies is installed."""
+"""The wheel builds, holds the library and nothing else, and works where nothing but its dependencies is installed."""
 
 import os
 import subprocess
@@ -52,7 +52,13 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     names = [Path(name) for name in zipfile.ZipFile(wheel).namelist()]
     tops = {name.parts[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"privypurse"}
-    assert {name.suffix for name in names if name.parts[0] == "privypurse"} <= {".py", ".typed", ".toml", ".md", ".bz2"}
+    assert {name.suffix for name in names if name.parts[0] == "privypurse"} <= {
+        ".py",
+        ".typed",
+        ".toml",
+        ".md",
+        ".bz2",
+    }
     rooms = {name.parts[1] for name in names if name.parts[0] == "privypurse" and len(name.parts) > 2}
     assert rooms == {path.parent.name for path in (ROOT / "src" / "privypurse").glob("*/*") if path.suffix == ".py"}
     assert not rooms & {"experiments", "reproductions", "tests"}
