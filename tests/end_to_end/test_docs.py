@@ -13,10 +13,23 @@ from reproductions import picture
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "reproductions" / "README.md"]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
-BLOCKS = [
-    pytest.param(block, id=f"{page.name}-{number}")
+
+
+def programs(text: str) -> list[str]:
+    """The Python blocks of a page. One that imports begins a program of its own, any other goes on with the last."""
+    found: list[str] = []
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        if found and not block.startswith(("import ", "from ")):
+            found[-1] += block
+        else:
+            found.append(block)
+    return found
+
+
+PROGRAMS = [
+    pytest.param(program, id=f"{page.name}-{number}")
     for page, text in TEXTS.items()
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    for number, program in enumerate(programs(text))
 ]
 RULES = (
     "amplification",
@@ -56,10 +69,10 @@ PLACES = [ROOT / place for place in (".", "src/privypurse", "tests", "tests/unit
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("block", BLOCKS)
-def test_code_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_code_runs(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "page", "exec"), {"__name__": "page"})
+    exec(compile(program, "page", "exec"), {"__name__": "page"})
 
 
 def test_the_first_page_is_short_and_has_code_and_a_picture() -> None:
