@@ -158,7 +158,7 @@ def test_weights_are_not_negative(wrong):
     [(-0.2, 0.653, 0.55, 0.785), (0.0, 0.751, 0.63, 0.92), (0.2, 0.840, 0.76, 0.945)],
 )
 def test_the_thresholds_of_the_docs_are_those_of_a_fine_grid(skew, adaptive, fixed, for_adapdp):
-    """docs/experiments.md, the first round on 60,000 people: term by term over the groups, on a grid of 0.0005."""
+    """docs/rounds.md, the first round on 60,000 people: term by term over the groups, on a grid of 0.0005."""
     drawn = preferences.skewed_groups(60_000, skew, np.random.default_rng(0))
     rungs = ladder.rung_value(ladder.rung_below(drawn))
     epsilon, people = np.unique(rungs, return_counts=True)
