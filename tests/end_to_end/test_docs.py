@@ -119,6 +119,30 @@ def test_every_function_that_came_from_a_paper_exists() -> None:
         resolved(name)
 
 
+COMMANDS = {
+    r"privypurse (?:plan|train|query|federate|demo)": "src/privypurse/cli",
+    r"python -m reproductions": "reproductions",
+    r"python -m benchmarks": "benchmarks",
+}
+"""Commands, and where their options are written."""
+
+
+def options(text: str, command: str) -> set[str]:
+    """The options with which a page calls a command, in a line of its own or between backticks."""
+    calls = re.findall(rf"(?:^|`)({command}[^`\n]*)", text, re.MULTILINE)
+    return {option for call in calls for option in re.findall(r"(?<= )--(?!help)[a-z][a-z-]+", call.split("  #")[0])}
+
+
+@pytest.mark.parametrize(("command", "folder"), COMMANDS.items(), ids=COMMANDS.values())
+def test_every_option_of_a_command_exists(command: str, folder: str) -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / folder).glob("*.py"))
+    found = {page.name: options(text, command) for page, text in TEXTS.items()}
+    assert any(found.values())
+    for page, names in found.items():
+        for name in names:
+            assert f'"{name}"' in source, f"{page} calls {command} with {name}"
+
+
 def test_a_link_to_nowhere_would_be_seen() -> None:
     assert links("see [a](b.md#c), `[no](code)` and [out](https://x.org/y)") == [("b.md", "c")]
     assert anchors("# People, not rows\n```\n# no heading\n```\n## `train`") == {"people-not-rows", "train"}
