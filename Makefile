@@ -8,7 +8,7 @@ WORKERS ?= 2
 # What only the full gate runs; pyproject.toml says what these marks mean.
 FULL_ONLY := slow or flower or hf or lightning or postgres or browser or docs
 
-.PHONY: help demo test test-full lint types format bench clean
+.PHONY: help demo test test-full lint types format bench tables clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,11 @@ bench: $(VENV)/.dev  ## speed of planning, training, accounting and questions be
 	$(BIN)/python -m benchmarks.charging
 	$(BIN)/python -m benchmarks.trajectories
 	$(BIN)/python -m benchmarks.queries
+
+tables: $(VENV)/.dev  ## the papers' tables: the headline is what the results say, and every table runs quickly
+	$(PIP) -e '.[reproductions]'
+	$(BIN)/python -m reproductions check
+	for table in reproductions/tables/*.toml; do $(BIN)/python -m reproductions run $$table --quick --out results/quick || exit 1; done
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

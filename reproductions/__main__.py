@@ -1,15 +1,25 @@
-"""`python -m reproductions`: run a table, show what was chosen, build and check the headline table."""
+"""Repeat the tables and figures of the papers, and our own: `python -m reproductions run boenisch-table-2-mnist`.
+
+Every training is kept as a line of OUT/NAME.jsonl: a run that was broken off goes on where it was, and more seeds add
+to what is there. Budgets are sound by default: everyone pays for every round, drawn or not. --as-published repeats
+the bookkeeping of Heo et al. (2023), which charges only who was drawn, and says what each group really spent at most.
+Image data is read from $PRIVYPURSE_DATA. Runs are seeded, so that they can be repeated: the models are for measuring,
+not for publishing.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from privypurse.errors import InvalidInput, PrivyPurseError
-from reproductions import grid_command, report, results, specs
+from reproductions import files, headline, report, results
+from reproductions.choice import Choice, Rivals
+from reproductions.grid import Grid
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,81 +29,156 @@ def main(arguments: list[str] | None = None) -> int:
     except PrivyPurseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped; what is finished is kept, call this again to go on", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m reproductions", description=__doc__)
-    parser.add_argument("--results", type=Path, default=specs.RESULTS, help="folder of results")
-    acts = parser.add_subparsers(required=True)
-    run = acts.add_parser("run", help="choose settings on validation records, then train every row and seed")
-    run.add_argument("table")
-    grid_command.add_options(run)
-    acts.add_parser("list", help="the tables that there are").set_defaults(act=_list)
-    run.add_argument("--device", default=None, help="cpu or cuda; default: cuda where there is one")
-    run.add_argument("--workers", type=int, default=1, help="trainings side by side")
-    run.add_argument("--minutes", type=float, default=None, help="stop after so many; call it again to go on")
+    parser = argparse.ArgumentParser(
+        prog="python -m reproductions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    actions.add_parser("list", help="the tables that there are").set_defaults(act=_list)
+    run = actions.add_parser("run", help="train what is left of a table, then show it")
+    run.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
+    run.add_argument("--jobs", type=int, default=1, help="trainings side by side (default: 1)")
+    run.add_argument("--minutes", type=float, help="stop after so many; call it again to go on")
     run.add_argument("--features", type=Path, default=Path("data/features"), help="where features are kept")
     run.set_defaults(act=_run)
-    show = acts.add_parser(
-        "show", help="what was chosen for a table, and its row of the headline once it is complete"
-    )
-    show.add_argument("table")
+    show = actions.add_parser("show", help="what a table came to, as far as it is trained")
     show.set_defaults(act=_show)
-    table = acts.add_parser("table", help="write the headline table from the results")
-    table.set_defaults(act=_table)
-    check = acts.add_parser("check", help="fail unless the headline table is what the results say")
-    check.set_defaults(act=_check)
+    plot = actions.add_parser("plot", help="draw a table with rows and columns as SVG and PNG")
+    plot.set_defaults(act=_plot)
+    for action in (run, show, plot):
+        action.add_argument("table", help="of the list, or a .toml file of your own")
+        action.add_argument("--out", type=Path, help="folder of results (default: results; the headline has its own)")
+        action.add_argument("--seeds", type=int, help="how often each training is repeated (default: the table's)")
+        action.add_argument("--quick", action="store_true", help="a few steps on a few records: does it run?")
+        action.add_argument("--as-published", action="store_true", help="the bookkeeping that keeps no promise")
+        action.add_argument("--rows", nargs="+", metavar="ROW", help="these rows only")
+        action.add_argument("--columns", nargs="+", metavar="COLUMN", help="these columns only")
+    for name, help_, act in (
+        ("table", "write the headline table from the results in the repository", _table),
+        ("check", "fail unless the headline table is what the results say", _check),
+    ):
+        action = actions.add_parser(name, help=help_)
+        action.add_argument("--out", type=Path, default=files.RESULTS, help="folder of results")
+        action.set_defaults(act=act)
     return parser
 
 
+def _asked_for(asked: argparse.Namespace) -> tuple[Grid | Rivals, Grid | Rivals, Path]:
+    """The table as it is asked for; the same with all rows and columns, to be shown; and its folder."""
+    whole = files.load(asked.table)
+    if asked.seeds is not None:
+        if asked.seeds < 1:
+            raise InvalidInput(f"--seeds is {asked.seeds}; it must be at least 1")
+        whole = replace(whole, seeds=asked.seeds)
+    kept = isinstance(whole, Rivals) and not asked.quick
+    out = asked.out or (files.RESULTS if kept else Path("results"))
+    if isinstance(whole, Rivals):
+        if asked.as_published or asked.rows or asked.columns:
+            raise InvalidInput(f"{whole.name} has no rows and columns to choose; leave out what is for those")
+        whole = whole.quickened() if asked.quick else whole
+        return whole, whole, out
+    columns = asked.columns
+    if asked.as_published:  # columns as they are printed, or as they are in the file
+        columns = columns and [name.removesuffix(", as published") for name in columns]
+    part = whole.only(asked.rows, columns)
+    if asked.as_published:
+        whole, part = whole.as_published(), part.as_published()
+    if asked.quick:
+        whole = part = part.quickened()
+    return part, whole, out
+
+
 def _list(asked: argparse.Namespace) -> int:
-    grid_command._list(Console())
+    for path in files.available():
+        table = files.read(path)
+        if isinstance(table, Rivals):
+            size = f"{len(table.methods)} methods with chosen settings"
+        else:
+            size = f"{len(table.cells)} cells; {table.paper}, {table.table}"
+        print(f"{table.name:30} {table.title}: {table.seeds} seeds of {size}")
     return 0
 
 
 def _run(asked: argparse.Namespace) -> int:
-    if not asked.table.startswith("scattering"):
-        grid_command._run(asked, Console())
-        return 0
-    import torch
-
     from reproductions.running import Where, run
 
-    device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    where = Where(asked.features, asked.results, device, asked.workers, asked.minutes)
-    done = run(specs.load(asked.table), where)
-    print("done" if done else "not done yet; call it again")
-    return 0 if done else 3
+    table, whole, out = _asked_for(asked)
+    begun = time.monotonic()
+    for job, line in run(table, Where(out, asked.device, asked.jobs, asked.minutes, asked.features)):
+        said = line.get("impossible") or f"accuracy {line['accuracy']}"
+        print(f"{time.monotonic() - begun:6.1f} s  {job.name}, seed {job.seed}: {said}", flush=True)
+    if table.left(results.read(results.path_of(table, out))):
+        print("not done yet; call it again")
+        return 3
+    _tell(whole, out)
+    if isinstance(whole, Grid):
+        _draw(whole, out)
+    return 0
 
 
 def _show(asked: argparse.Namespace) -> int:
-    spec = specs.load(asked.table)
-    choice = results.choice_of(spec, results.read(results.path_of(spec, asked.results)))
-    for method in spec.methods:
+    _, whole, out = _asked_for(asked)
+    _tell(whole, out)
+    return 0
+
+
+def _tell(table: Grid | Rivals, out: Path) -> None:
+    """Everything that is finished, also what other calls for other rows and columns left."""
+    lines = results.read(results.path_of(table, out))
+    if isinstance(table, Grid):
+        text = report.markdown(table, table.found(lines))
+        out.mkdir(parents=True, exist_ok=True)
+        (out / f"{table.name}.md").write_text(text, encoding="utf-8")
+        print(f"\n{text}\nwritten: {out / table.name}.md", flush=True)
+        return
+    choice = Choice.of(table, lines)
+    for method in table.methods:
         chosen = choice.chosen(method)
         print(f"{method}: validation {chosen.score:.2f}, average {chosen.decay}, {chosen.settings.plain()}")
     try:
-        print(report.headline([report.finished(spec, asked.results)]), end="")
+        print(headline.headline([headline.finished(table, out)]), end="")
     except InvalidInput as missing:
         print(missing)
+
+
+def _plot(asked: argparse.Namespace) -> int:
+    _, whole, out = _asked_for(asked)
+    if not isinstance(whole, Grid):
+        raise InvalidInput(f"{whole.name} is a row of the headline; `python -m reproductions.picture` draws that")
+    _draw(whole, out)
     return 0
+
+
+def _draw(grid: Grid, out: Path) -> None:
+    found = grid.found(results.read(results.path_of(grid, out)))
+    if importlib.util.find_spec("matplotlib") is None:
+        print("no plot, for it needs matplotlib: pip install -e '.[reproductions]', then `plot` draws it")
+    elif found:
+        from reproductions import plots
+
+        print("written: " + ", ".join(str(path) for path in plots.save(grid, found, out)))
 
 
 def _built(folder: Path) -> str:
     names = sorted(path.stem for path in folder.glob("*.jsonl"))
-    return report.headline([report.finished(specs.load(name), folder) for name in names])
+    return headline.headline([headline.finished(files.load_rivals(name), folder) for name in names])
 
 
 def _table(asked: argparse.Namespace) -> int:
-    text = _built(asked.results)
-    (asked.results / report.HEADLINE).write_text(text)
+    text = _built(asked.out)
+    (asked.out / headline.HEADLINE).write_text(text)
     print(text, end="")
     return 0
 
 
 def _check(asked: argparse.Namespace) -> int:
-    path = asked.results / report.HEADLINE
-    if not path.is_file() or path.read_text() != _built(asked.results):
+    path = asked.out / headline.HEADLINE
+    if not path.is_file() or path.read_text() != _built(asked.out):
         print(f"{path} is not what the results say; run `python -m reproductions table`", file=sys.stderr)
         return 1
     return 0

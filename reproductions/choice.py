@@ -1,18 +1,19 @@
-"""Choosing settings on validation records, stage by stage; what is chosen follows from the scores alone.
+"""Tables of rivals whose settings are chosen on validation records, stage by stage, from the scores alone.
 
-The image sets are public, so that looking at their validation records costs nobody anything. On people's data it
-would be a use like any other, and charged (rule 16).
+The image sets are public, so that validation records cost nobody anything. On people's data every score on them
+would be a use like any other, and charged.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from typing import Any
 
-from privypurse.errors import PrivyPurseError
-from reproductions.specs import Settings, Spec
+from privypurse.errors import InvalidInput, PrivyPurseError
+from reproductions.fields import check_keys, made
+from reproductions.results import Job, Line, by_key, key_of
 
 
 class Unfinished(PrivyPurseError):
@@ -20,29 +21,101 @@ class Unfinished(PrivyPurseError):
 
 
 @dataclass(frozen=True)
-class Job:
-    """One training with its score: to choose by ("choice", on validation records) or to report ("final", on test)."""
+class Settings:
+    """Everything that one training is told, but the budgets and the seed."""
 
-    purpose: str
-    method: str
-    settings: Settings
-    seed: int
+    network: str = "cnn"
+    width: int = 64
+    scaling: str = "groups"
+    """How features are put on one scale: see `features.scaled`."""
+    views: str = "plain"
+    """Which views of an image make one record: see `features.VIEWS`."""
+    steps: int = 400
+    batch_size: int = 4096
+    clip_norm: float = 0.1
+    momentum: float = 0.9
+    walk: float = 0.06
+    """How far noise alone moves a weight in the whole run (standard deviation); the step length follows from it."""
+    learning_rate: float = 0.1
+    """Of training without privacy, where there is no noise to scale the step by."""
+    decays: tuple[float, ...] = (0.0, 0.95, 0.98, 0.99)
+    """Moving averages of the released weights that are tried; 0 is the last weights."""
+
+    def with_(self, **changes: Any) -> Settings:
+        check_keys("settings", changes, set(asdict(self)))
+        if "decays" in changes:
+            changes["decays"] = tuple(changes["decays"])
+        return replace(self, **changes)
 
     def plain(self) -> dict[str, Any]:
-        return {
-            "purpose": self.purpose,
-            "method": self.method,
-            "settings": self.settings.plain(),
-            "seed": self.seed,
-        }
+        return {**asdict(self), "decays": list(self.decays)}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of choosing: all combinations of the grid, for one method or for each of several by itself."""
+
+    grid: Mapping[str, Sequence[Any]]
+    methods: Sequence[str] = ()
+    """Whose settings are chosen, each by its own scores; none: everybody's, by the scores of the leading method."""
+
+    def candidates(self, current: Settings) -> list[Settings]:
+        """What was chosen before, then the grid around it, each once."""
+        combined = (current.with_(**dict(zip(self.grid, each, strict=True))) for each in product(*self.grid.values()))
+        return list(dict.fromkeys([current, *combined]))
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """A table: one data set, the methods that are compared on it, and how their settings are chosen."""
+
+    name: str
+    title: str
+    about: str
+    data: str
+    budgets: Mapping[str, Any]
+    delta: float
+    seeds: int
+    methods: Sequence[str]
+    settings: Settings
+    stages: Sequence[Stage]
+    lead: str
+    validation: int
+    """Records of the training set that choosing scores on, and does not train on."""
+    choice_seeds: Sequence[int]
+    paper: Mapping[str, float] = field(default_factory=dict)
+    records: int | None = None
+    """The first records alone, of the training and of the test part: for quick runs."""
 
     @property
-    def key(self) -> str:
-        return json.dumps(self.plain(), sort_keys=True)
+    def quick(self) -> bool:
+        return self.records is not None
+
+    def left(self, lines: Iterable[Line]) -> list[Job]:
+        """What the choice still has to score; once it is finished, every row and seed that has no result."""
+        choice = Choice.of(self, lines)
+        if missing := choice.missing():
+            return missing
+        done = by_key(lines)
+        return [job for job in choice.final_jobs() if job.key not in done]
+
+    def quickened(self) -> Rivals:
+        """The first stage's own settings and every row, once, each for a moment on a few records."""
+        settings = self.settings.with_(steps=3, batch_size=20)
+        stages = [Stage({}, stage.methods) for stage in self.stages]
+        few: dict[str, Any] = {"records": 140, "validation": 40, "seeds": 2}
+        return replace(self, name=f"{self.name}-quick", settings=settings, stages=stages, **few)
 
 
-Scores = Mapping[str, Mapping[str, float]]
-"""Validation accuracy by job's key and decay."""
+def rivals_of(content: Mapping[str, Any], name: str) -> Rivals:
+    """A table from its file's content."""
+    choice = dict(content["choice"])
+    check_keys("[choice]", choice, needed := {"lead", "validation", "seeds", "stages"}, needed)
+    given = {key: value for key, value in content.items() if key != "choice"}
+    given |= {"lead": choice["lead"], "validation": choice["validation"], "choice_seeds": choice["seeds"]}
+    given |= {"stages": [made(Stage, "[[choice.stages]]", each) for each in choice["stages"]]}
+    given |= {"settings": Settings().with_(**content.get("settings", {})), "name": name}
+    return made(Rivals, f"table {name}", given)
 
 
 @dataclass(frozen=True)
@@ -56,10 +129,14 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Choice:
-    """A table's stages and the scores so far."""
+    """A table's stages, and the validation accuracies so far: by job's key, then by decay."""
 
-    spec: Spec
-    scores: Scores
+    table: Rivals
+    scores: Mapping[str, Mapping[str, float]]
+
+    @classmethod
+    def of(cls, table: Rivals, lines: Iterable[Line]) -> Choice:
+        return cls(table, {key_of(line): line["accuracy"] for line in lines if line.get("purpose") == "choice"})
 
     def missing(self) -> list[Job]:
         """What the first unfinished stage still has to train; nothing, once all are finished."""
@@ -68,18 +145,21 @@ class Choice:
     def chosen(self, method: str) -> Chosen:
         missing, current = self._through()
         if missing:
-            raise Unfinished(f"the choice for {self.spec.name} is not finished: {len(missing)} scores are missing")
-        return self._best(method if self._own(method) else self.spec.lead, [current[method]])
+            raise Unfinished(f"the choice for {self.table.name} is not finished: {len(missing)} scores are missing")
+        own = any(method in stage.methods for stage in self.table.stages)
+        return self._best(method if own else self.table.lead, [current[method]])
 
-    def _own(self, method: str) -> bool:
-        """Whether some stage was about this method's own scores."""
-        return any(method in stage.methods for stage in self.spec.stages)
+    def final_jobs(self) -> list[Job]:
+        """All rows of the table, seed by seed, so that whoever breaks off has whole seeds."""
+        chosen = {method: self.chosen(method).settings for method in self.table.methods}
+        seeds = range(self.table.seeds)
+        return [Job({"purpose": "final", "method": each}, chosen[each], seed) for seed in seeds for each in chosen]
 
     def _through(self) -> tuple[list[Job], dict[str, Settings]]:
-        current = dict.fromkeys((*self.spec.methods, self.spec.lead), self.spec.settings)
-        for stage in self.spec.stages:
+        current = dict.fromkeys((*self.table.methods, self.table.lead), self.table.settings)
+        for stage in self.table.stages:
             missing: list[Job] = []
-            for method in stage.methods or (self.spec.lead,):
+            for method in stage.methods or (self.table.lead,):
                 candidates = stage.candidates(current[method])
                 some = [job for job in self._jobs(method, candidates) if job.key not in self.scores]
                 missing += some
@@ -91,7 +171,8 @@ class Choice:
         return [], current
 
     def _jobs(self, method: str, candidates: Iterable[Settings]) -> list[Job]:
-        return [Job("choice", method, each, seed) for each in candidates for seed in self.spec.choice_seeds]
+        place = {"purpose": "choice", "method": method}
+        return [Job(place, each, seed) for each in candidates for seed in self.table.choice_seeds]
 
     def _best(self, method: str, candidates: Iterable[Settings]) -> Chosen:
         """The candidate and the average with the best mean score over the seeds; the first of equals."""
@@ -102,11 +183,6 @@ class Choice:
                 mean = sum(each[str(decay)] for each in scores) / len(scores)
                 if best is None or mean > best.score:
                     best = Chosen(settings, decay, mean)
-        assert best is not None
+        if best is None:
+            raise InvalidInput(f"settings.decays of {self.table.name} is empty; give at least [0.0]")
         return best
-
-
-def final_jobs(choice: Choice) -> list[Job]:
-    """All rows of the table, seed by seed, so that whoever breaks off has whole seeds."""
-    chosen = {method: choice.chosen(method).settings for method in choice.spec.methods}
-    return [Job("final", method, chosen[method], seed) for seed in range(choice.spec.seeds) for method in chosen]

@@ -59,13 +59,14 @@ def scattered(images: np.ndarray, view: str, device: torch.device) -> np.ndarray
 
 
 def prepare(name: str, views: set[str], folder: Path, device: torch.device, records: int | None = None) -> None:
-    """Compute what is not in the folder yet. ``records`` takes the first ones only, for tests and quick looks."""
+    """Compute what is not in the folder yet. ``records`` takes the first ones only, for quick runs."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {part: [v for v in sorted(views) if not _file(folder, name, part, v).exists()] for part in _PARTS}
     if not any(wanted.values()) and (folder / f"{name}.json").exists():
         return
-    for part, whole in data.parts(name).items():
-        images, labels = whole.images[:records], whole.labels[:records]
+    parts, _ = data.parts_or_made_up(name, 0, quick=records is not None)
+    for part, whole in parts.items():
+        images, labels = whole.inputs[:records], whole.labels[:records]
         np.save(folder / f"{name}-{part}-labels.npy", labels)
         for view in wanted[part]:
             _save(_file(folder, name, part, view), scattered(images, view, device))

@@ -1,71 +1,38 @@
-"""An experiment as a small TOML file: which table of which paper, rows, columns, and how each cell is trained."""
+"""Tables with rows and columns: which table of which paper, its figures, and how each cell is trained."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import re
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from privypurse._validate import integer, is_real, real
 from privypurse.errors import InvalidInput
+from reproductions import data
+from reproductions.fields import check_keys, made
+from reproductions.plans import AS_PUBLISHED, METHODS
+from reproductions.results import Job, Line, by_key
 
-MEASURES = (
-    "accuracy",
-    "classes",
-    "gap",
-    "overall",
-    "seconds",
-    "planning_seconds",
-    "steps",
-    "parameters",
-    "epsilon",
-    "released",
-    "loss_correlation",
-    "active",
-)
-PLOTS = ("bars", "lines", "classes", "individual", "active")
-METHODS = (
-    "none",
-    "uniform",
-    "sample",
-    "scale",
-    "curve-fit",
-    "curve-fit-as-published",
-    "exclude",
-    "groups",
-    "sampling",
-    "adapdp",
-    "pdp-sgd",
-)
-IN_ROUNDS = ("sampling", "adapdp", "pdp-sgd")
-"""Methods whose published bookkeeping is another: see `--as-published`."""
-_TOP = {"title", "paper", "table", "about", "show", "plot", "seeds", "rows", "columns", "paper_figures"}
-_MERGED = ("training", "options", "budgets")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least {least}")
-
-
-def _table(name: str, value: Any, known: set[str], *, needed: bool = False) -> None:
-    if value is None:
-        return
-    if not isinstance(value, Mapping):
-        raise InvalidInput(f"{name} is {value!r}; it must be a table")
-    if unknown := value.keys() - known:
-        raise InvalidInput(f"{name} has no {min(unknown)!r}; it has {', '.join(sorted(known))}")
-    if needed and (missing := known - value.keys()):
-        raise InvalidInput(f"{name} needs {min(missing)}")
+QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
+MEASURES = {
+    "accuracy": "Test accuracy, %",
+    "overall": "Test accuracy, %",
+    "classes": "Test accuracy by class, %",
+    "gap": "Largest less smallest of the classes' mean accuracies, points",
+    "seconds": "Training, seconds",
+    "planning_seconds": "Making the plan, seconds",
+    "steps": "Steps",
+    "parameters": "Parameters (with those of all models that are averaged)",
+    "epsilon": "ε of the records: mean, then quantiles " + ", ".join(map(str, QUANTILES)),
+    "released": "The same, privately released at (0.1, δ)",
+    "loss_correlation": "Pearson's r of ε and log training loss",
+    "active": "Records that still contribute: at the first step, after the fixed steps, at the end",
+}
+PLOTS = ("bars", "lines", "classes", "individual", "active", "rounds")
+FEDERATED = ("personalised", "minimum", "dropout", "none")
+"""Liu et al. (2024), §7.2: each at their own ε; all at the smallest; all at the mean, without those who grant less;
+no privacy. Minimum and dropout need everybody's ε in one place: they exist in simulations only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,30 +44,32 @@ class Training:
     batch_size: int | str
     """Or "all": full-batch gradient descent."""
     steps: int | None = None
+    """In federated training: of a client in each round."""
     epochs: float | None = None
     momentum: float = 0.0
     extra_steps: int = 0
     stop: Mapping[str, Any] | None = None
     """Private accuracy queries that end the extra steps: every, queries, share (of everyone's purse)."""
     individual: Mapping[str, Any] | None = None
-    """looks_per_epoch, clip, headroom."""
+    """norm_passes_per_epoch, clip, headroom."""
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
             raise InvalidInput("[training] needs one of steps and epochs")
         if self.batch_size != "all":
-            _whole("[training] batch_size", self.batch_size, 1)
+            integer(self.batch_size, "[training] batch_size")
         if self.steps is not None:
-            _whole("[training] steps", self.steps, 1)
-        _whole("[training] extra_steps", self.extra_steps, 0)
+            integer(self.steps, "[training] steps")
+        integer(self.extra_steps, "[training] extra_steps", least=0)
         for name in ("learning_rate", "clip_norm", "epochs"):
-            value = getattr(self, name)
-            if not (_is_number(value) and value > 0) and not (name == "epochs" and value is None):
-                raise InvalidInput(f"[training] {name} is {value!r}; it must be positive")
-        if not (_is_number(self.momentum) and 0 <= self.momentum < 1):
-            raise InvalidInput(f"[training] momentum is {self.momentum!r}; it must lie in [0, 1)")
-        _table("[training] stop", self.stop, {"every", "queries", "share"}, needed=True)
-        _table("[training] individual", self.individual, {"looks_per_epoch", "clip", "headroom"})
+            if name != "epochs" or self.epochs is not None:
+                real(getattr(self, name), f"[training] {name}", above=0)
+        if real(self.momentum, "[training] momentum", least=0) >= 1:
+            raise InvalidInput(f"[training] momentum must be below 1, not {self.momentum}")
+        if self.stop is not None:
+            check_keys("[training] stop", self.stop, needed := {"every", "queries", "share"}, needed)
+        if self.individual is not None:
+            check_keys("[training] individual", self.individual, {"norm_passes_per_epoch", "clip", "headroom"})
 
     def batch(self, records: int) -> int:
         return records if self.batch_size == "all" else min(int(self.batch_size), records)
@@ -116,8 +85,30 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """One cell."""
+class Federation:
+    """How clients train together."""
+
+    rounds: int
+    client_rate: float = 1.0
+    reference: float = 1.0
+    """The noise is such that a record with this ε would be drawn like everybody in ordinary training."""
+    adversary: str = "server"
+    split: str = "silos"
+    """"silos": as the data set lies; "evenly": ten clients; "shards": ten with few classes each."""
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
+    """Of methods that do better with another one."""
+
+    def __post_init__(self) -> None:
+        integer(self.rounds, "[federation] rounds")
+        real(self.reference, "[federation] reference", above=0)
+        if self.split not in ("silos", "evenly", "shards"):
+            raise InvalidInput(f"[federation] split is {self.split!r}; choose silos, evenly or shards")
+        check_keys("[federation] learning_rates", self.learning_rates, set(FEDERATED))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What one cell is trained on, for whom, by which method."""
 
     data: str
     model: str
@@ -126,6 +117,7 @@ class Settings:
     training: Training
     budgets: Mapping[str, Any]
     options: Mapping[str, Any]
+    federation: Federation | None = None
     accountant: str = "pld"
     records: int | None = None
     pixels: Sequence[float] = (0.0, 1.0)
@@ -134,35 +126,32 @@ class Settings:
     quick: bool = False
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise InvalidInput(f"method is {self.method!r}; choose one of {', '.join(METHODS)}")
+        methods = METHODS if self.federation is None else FEDERATED
+        if self.method not in methods:
+            raise InvalidInput(f"method is {self.method!r}; choose one of {', '.join(methods)}")
         for name in ("budgets", "options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise InvalidInput(f"{name} is {getattr(self, name)!r}; it must be a table")
         if self.method != "none" and "kind" not in self.budgets:
             raise InvalidInput("budgets needs a kind")
-        if not (_is_number(self.delta) and 0 < self.delta < 1):
-            raise InvalidInput(f"delta is {self.delta!r}; it must lie in (0, 1)")
+        if real(self.delta, "delta", above=0) >= 1:
+            raise InvalidInput(f"delta must be below 1, not {self.delta}")
         if self.records is not None:
-            _whole("records", self.records, 1)
-        pixels = self.pixels
-        if not (
-            isinstance(pixels, list | tuple) and len(pixels) == 2 and all(map(_is_number, pixels)) and pixels[1] > 0
-        ):
-            raise InvalidInput(f"pixels are {pixels!r}; give two numbers, a mean and a positive deviation")
+            integer(self.records, "records")
+        pair = isinstance(self.pixels, list | tuple) and len(self.pixels) == 2 and all(map(is_real, self.pixels))
+        if not pair or self.pixels[1] <= 0:
+            raise InvalidInput(f"pixels are {self.pixels!r}; give two numbers, a mean and a positive deviation")
 
-    @property
-    def digest(self) -> str:
-        """A fingerprint: a finished cell is kept as long as its settings stay what they were."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
 
     @property
     def kind(self) -> str:
-        """The same for settings that run the same code, with other numbers."""
-        return json.dumps(_numberless(asdict(self.quickened())), sort_keys=True)
+        """The same for cells that run the same code, with other numbers."""
+        return json.dumps(_numberless(self.quickened().plain()), sort_keys=True)
 
-    def quickened(self) -> Settings:
-        """A few steps on a few hundred records: does everything once, and says nothing about accuracy."""
+    def quickened(self) -> Cell:
+        """A few steps on a few dozen records: does everything once, and says nothing about accuracy."""
         training = replace(
             self.training,
             steps=3,
@@ -171,18 +160,19 @@ class Settings:
             extra_steps=min(self.training.extra_steps, 6),
             stop=None if self.training.stop is None else {**self.training.stop, "every": 3, "queries": 2},
         )
-        records = min(self.records or 48, 48)
-        return replace(self, training=training, records=records, accountant="rdp", quick=True)
+        federation = None if self.federation is None else replace(self.federation, rounds=2)
+        few = min(self.records or 48, 48)
+        return replace(self, training=training, federation=federation, records=few, accountant="rdp", quick=True)
 
 
 def _numberless(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _numberless(each) for key, each in value.items()}
-    return None if _is_number(value) or isinstance(value, list | tuple) else value
+    return None if is_real(value) or isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Grid:
     """One table or figure of a paper, and how it is repeated."""
 
     name: str
@@ -195,7 +185,7 @@ class Experiment:
     seeds: int
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    cells: Mapping[tuple[str, str], Settings]
+    cells: Mapping[tuple[str, str], Cell]
     x: Mapping[str, float]
     """Of each row, where rows are the horizontal axis of a plot."""
     figures: Mapping[str, Any]
@@ -210,7 +200,36 @@ class Experiment:
         """Whether this only tries that everything runs."""
         return any(cell.quick for cell in self.cells.values())
 
-    def quickened(self) -> Experiment:
+    def jobs(self) -> list[Job]:
+        """Every cell and seed; seed by seed, so that a run that is broken off has whole tables."""
+        return [
+            Job({"row": row, "column": column}, self.cells[row, column], seed)
+            for seed in range(self.seeds)
+            for row in self.rows
+            for column in self.columns
+        ]
+
+    def left(self, lines: Iterable[Line]) -> list[Job]:
+        """What has not been trained with these settings, or on data that was made up and is there by now."""
+        done = by_key(lines)
+
+        def finished(job: Job) -> bool:
+            made_up = done.get(job.key, {}).get("made_up")
+            return made_up is not None and not (
+                made_up and data.is_there(job.settings.data, job.seed, job.settings.quick)
+            )
+
+        return [job for job in self.jobs() if not finished(job)]
+
+    def found(self, lines: Iterable[Line]) -> dict[tuple[str, str], list[Line]]:
+        """What has been finished of every cell."""
+        done, found = by_key(lines), dict[tuple[str, str], list[Line]]()
+        for job in self.jobs():
+            if "made_up" in (line := done.get(job.key, {})):
+                found.setdefault((job.place["row"], job.place["column"]), []).append(line)
+        return found
+
+    def quickened(self) -> Grid:
         """All columns of the first row (of the last too where there are few), once, each for a moment.
 
         A column that differs from an earlier one by numbers alone would run the same code again and is left out.
@@ -221,31 +240,27 @@ class Experiment:
             kinds.setdefault(tuple(self.cells[row, column].kind for row in rows), column)
         columns = tuple(kinds.values())
         cells = {(row, column): self.cells[row, column].quickened() for row in rows for column in columns}
-        return replace(self, rows=rows, columns=columns, cells=cells, seeds=1)
+        return replace(self, name=f"{self.name}-quick", rows=rows, columns=columns, cells=cells, seeds=1)
 
-    def as_published(self) -> Experiment:
+    def as_published(self) -> Grid:
         """The columns with rounds, charged as published; those of other methods are left out."""
-        columns = tuple(
-            column for column in self.columns if any(self.cells[row, column].method in IN_ROUNDS for row in self.rows)
-        )
-        if not columns:
-            raise InvalidInput(f"no column of {self.name} has a bookkeeping of its own: {', '.join(IN_ROUNDS)} have")
-        names = {column: f"{column}, as published" for column in columns}
-        return replace(
-            self,
-            columns=tuple(names.values()),
-            cells={
-                (row, names[column]): replace(self.cells[row, column], as_published=True)
-                for row in self.rows
-                for column in columns
-            },
-            figures={
-                measure: {row: {names.get(c, c): value for c, value in cells.items()} for row, cells in rows.items()}
-                for measure, rows in self.figures.items()
-            },
-        )
+        names = {
+            column: f"{column}, as published"
+            for column in self.columns
+            if any(self.cells[row, column].method in AS_PUBLISHED for row in self.rows)
+        }
+        if not names:
+            known = ", ".join(AS_PUBLISHED)
+            raise InvalidInput(f"no column of {self.name} has a bookkeeping of its own: {known} have")
+        cells = {(r, names[c]): replace(cell, as_published=True) for (r, c), cell in self.cells.items() if c in names}
+        figures = {
+            measure: {row: {names.get(c, c): value for c, value in cells.items()} for row, cells in rows.items()}
+            for measure, rows in self.figures.items()
+        }
+        name, columns = f"{self.name}-as-published", tuple(names.values())
+        return replace(self, name=name, columns=columns, cells=cells, figures=figures)
 
-    def only(self, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Experiment:
+    def only(self, rows: Sequence[str] | None, columns: Sequence[str] | None) -> Grid:
         """Of these rows and columns alone."""
         for what, wanted, known in (("row", rows, self.rows), ("column", columns, self.columns)):
             for name in wanted or ():
@@ -258,90 +273,59 @@ class Experiment:
         )
 
 
-TABLES = Path(__file__).parent / "tables"
+_TOP = {"title", "paper", "table", "about", "show", "plot", "seeds", "rows", "columns", "paper_figures"}
 
 
-def available() -> list[Path]:
-    return [path for path in sorted(TABLES.glob("*.toml")) if "[choice]" not in path.read_text(encoding="utf-8")]
-
-
-def find(name: str) -> Experiment:
-    """An experiment by its name, or by the path of a file."""
-    if name.endswith(".toml"):
-        return read(Path(name))
-    for path in available():
-        if path.stem == name:
-            return read(path)
-    known = ", ".join(path.stem for path in available())
-    raise InvalidInput(f"there is no experiment {name!r}; there are {known}")
-
-
-def read(path: Path) -> Experiment:
-    """The experiment in a file, checked whole before anything runs."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} is not TOML: {error}") from None
-    try:
-        return _experiment(path.stem, content)
-    except InvalidInput as error:
-        raise InvalidInput(f"{path.name}: {error}") from None
-
-
-def _experiment(name: str, content: dict[str, Any]) -> Experiment:
+def grid_of(content: Mapping[str, Any], name: str) -> Grid:
+    """A table from its file's content, checked whole before anything runs."""
     for key in ("title", "paper", "table", "rows", "columns"):
         if key not in content:
             raise InvalidInput(f"{key} is missing")
+    for key in ("title", "paper", "table", "about"):
+        if not isinstance(content.get(key, ""), str):
+            raise InvalidInput(f"{key} is {content[key]!r}; it must be text")
     rows, columns = content["rows"], content["columns"]
     for what, entries in (("rows", rows), ("columns", columns)):
         names = [entry.get("name") for entry in entries]
         if not all(isinstance(each, str) for each in names) or len(set(names)) != len(names):
             raise InvalidInput(f"[[{what}]] need a name each, all different")
-        if wrong := [entry["x"] for entry in entries if not _is_number(entry.get("x", 0.0))]:
-            raise InvalidInput(f"x is {wrong[0]!r}; it must be a number")
-    for key in ("title", "paper", "table", "about"):
-        if not isinstance(content.get(key, ""), str):
-            raise InvalidInput(f"{key} is {content[key]!r}; it must be text")
-    _whole("seeds", content.get("seeds", 3), 1)
-    if not isinstance(content.get("show", []), list):
-        raise InvalidInput(f'show is {content["show"]!r}; it must be a list, such as ["accuracy"]')
-    show, plot = tuple(content.get("show", ["accuracy"])), content.get("plot", "bars")
+    show, plot = content.get("show", ["accuracy"]), content.get("plot", "bars")
+    if not isinstance(show, list):
+        raise InvalidInput(f'show is {show!r}; it must be a list, such as ["accuracy"]')
     if unknown := [measure for measure in show if measure not in MEASURES]:
         raise InvalidInput(f"show has {unknown[0]!r}; choose among {', '.join(MEASURES)}")
     if plot not in PLOTS:
         raise InvalidInput(f"plot is {plot!r}; choose one of {', '.join(PLOTS)}")
-    shared = {key: value for key, value in content.items() if key not in _TOP}
     figures = content.get("paper_figures", {})
     _check_figures(figures, [row["name"] for row in rows], [column["name"] for column in columns])
-    return Experiment(
+    shared = {key: value for key, value in content.items() if key not in _TOP}
+    return Grid(
         name=name,
         title=content["title"],
         paper=content["paper"],
         table=content["table"],
         about=" ".join(content.get("about", "").split()),
-        show=show,
+        show=tuple(show),
         plot=plot,
-        seeds=content.get("seeds", 3),
+        seeds=integer(content.get("seeds", 3), "seeds"),
         rows=tuple(row["name"] for row in rows),
         columns=tuple(column["name"] for column in columns),
-        cells={(r["name"], c["name"]): _settings(_merged(shared, r, c)) for r in rows for c in columns},
-        x={row["name"]: float(row["x"]) for row in rows if "x" in row},
+        cells={(r["name"], c["name"]): _cell(_merged(shared, r, c)) for r in rows for c in columns},
+        x={row["name"]: real(row["x"], "x") for row in rows if "x" in row},
         figures=figures,
     )
 
 
 def _check_figures(figures: Any, rows: Sequence[str], columns: Sequence[str]) -> None:
     """A figure that belongs to no cell would never be shown."""
-    levels = (("measure", MEASURES), ("row", rows), ("column", columns))
+    names = (("measure", MEASURES), ("row", rows), ("column", columns))
 
     def walk(value: Any, depth: int) -> None:
-        if depth == len(levels):
-            if not all(map(_is_number, value if isinstance(value, list) else [value])):
+        if depth == len(names):
+            if not all(map(is_real, value if isinstance(value, list) else [value])):
                 raise InvalidInput(f"paper_figures has {value!r}; a figure is a number or a list of numbers")
             return
-        what, known = levels[depth]
+        what, known = names[depth]
         if not isinstance(value, Mapping):
             raise InvalidInput(f"paper_figures has {value!r} where each {what} should be named")
         for name, inside in value.items():
@@ -353,38 +337,24 @@ def _check_figures(figures: Any, rows: Sequence[str], columns: Sequence[str]) ->
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win; the tables in `_MERGED` key by key, but another kind of budgets replaces them whole."""
+    """Later layers win; some tables key by key, but another kind of budgets replaces them whole."""
     out: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
-            if key in ("name", "x"):
-                continue
-            before = out.get(key)
-            if (
-                key in _MERGED
-                and isinstance(before, dict)
-                and before.get("kind") == value.get("kind", before.get("kind"))
-            ):
-                if key == "training" and ({"steps", "epochs"} & value.keys()):
+            before = out.get(key) if key in ("training", "options", "budgets", "federation") else None
+            if isinstance(before, dict) and before.get("kind") == value.get("kind", before.get("kind")):
+                if key == "training" and {"steps", "epochs"} & value.keys():
                     before = {k: v for k, v in before.items() if k not in ("steps", "epochs")}
                 out[key] = {**before, **value}
-            else:
+            elif key not in ("name", "x"):
                 out[key] = value
     return out
 
 
-def _settings(merged: dict[str, Any]) -> Settings:
-    fields = {"budgets": {}, "options": {}, **merged}
-    try:
-        return Settings(**{**fields, "training": Training(**fields.get("training", {}))})
-    except TypeError as error:
-        raise InvalidInput(f"a cell cannot be made: {_plainly(error)}") from None
-
-
-def _plainly(error: TypeError) -> str:
-    """What Python says of arguments, in the words of the file."""
-    where = "[training]" if "Training" in str(error) else "a cell"
-    named = re.findall(r"'(\w+)'", str(error))
-    if "unexpected" in str(error):
-        return f"{where} has no {named[0]}"
-    return f"{where} needs {', '.join(named)}" if named else str(error)
+def _cell(merged: dict[str, Any]) -> Cell:
+    training = made(Training, "[training]", merged.get("training", {}))
+    federation = merged.get("federation")
+    if federation is not None:
+        federation = made(Federation, "[federation]", federation)
+    fields = {"budgets": {}, "options": {}, **merged, "training": training, "federation": federation}
+    return made(Cell, "a cell", fields)

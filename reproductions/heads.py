@@ -64,9 +64,3 @@ def losses(outputs: Tensor, labels: Tensor) -> Tensor:
         return -scores.gather(1, labels[:, None])[:, 0]
     where = labels[:, None, None].expand(-1, scores.shape[1], 1)
     return -scores.gather(2, where)[:, :, 0].mean(dim=1)
-
-
-def predictions(outputs: Tensor) -> Tensor:
-    """The class that all views of a record together prefer."""
-    scores = torch.log_softmax(outputs, dim=-1)
-    return (scores if scores.ndim == 2 else scores.mean(dim=1)).argmax(dim=-1)

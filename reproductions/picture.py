@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reproductions import report, specs
+from reproductions import headline
+from reproductions.files import RESULTS, load_rivals
 
 PICTURE = Path(__file__).parents[1] / "docs" / "results" / "headline.svg"
 TABLES = ("scattering-cifar10", "scattering-svhn", "scattering-fashion-mnist", "scattering-mnist")
@@ -42,7 +43,7 @@ MARKS = {
 }
 
 
-def picture(tables: list[report.Finished]) -> str:
+def picture(tables: list[headline.Finished]) -> str:
     """The whole picture as SVG."""
     gains = [_gains(table) for table in tables]
     last = int(np.ceil(max(high for row in gains for _, _, high in row.values())))
@@ -61,7 +62,7 @@ def picture(tables: list[report.Finished]) -> str:
     parts.append(_text(across(last) + 14, bottom + 20, "points"))
     for number, (table, row) in enumerate(zip(tables, gains, strict=True)):
         middle = TOP + ROW * (number + 0.5)
-        parts.append(_text(20, middle - 3, table.spec.title, size=15, weight="bold"))
+        parts.append(_text(20, middle - 3, table.table.title, size=15, weight="bold"))
         parts.append(_text(20, middle + 16, f"{table.accuracy['uniform'].mean():.1f} % at the strictest ε", size=12))
         for place, (name, (mean, low, high)) in enumerate(row.items()):
             y = middle + (place - 1) * LINE
@@ -80,11 +81,11 @@ def picture(tables: list[report.Finished]) -> str:
     )
 
 
-def _gains(table: report.Finished) -> dict[str, tuple[float, float, float]]:
+def _gains(table: headline.Finished) -> dict[str, tuple[float, float, float]]:
     """Mean gain over uniform and its interval, by mark; ours is the one that the validation records prefer."""
     methods = {"exclude": "exclude", "ours": table.preferred, "ceiling": "ceiling"}
     base = table.accuracy["uniform"]
-    return {mark: report.interval(table.accuracy[method] - base) for mark, method in methods.items()}
+    return {mark: headline.interval(table.accuracy[method] - base) for mark, method in methods.items()}
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: int) -> str:
@@ -97,8 +98,8 @@ def _text(x: float, y: float, text: str, *, size: int = 13, weight: str = "norma
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{text}</text>'
 
 
-def drawn(folder: Path = specs.RESULTS) -> str:
-    return picture([report.finished(specs.load(name), folder) for name in TABLES])
+def drawn(folder: Path = RESULTS) -> str:
+    return picture([headline.finished(load_rivals(name), folder) for name in TABLES])
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from reproductions.grid import Experiment
-from reproductions.grid_report import Results, mean_of
+from reproductions.grid import Grid
+from reproductions.report import Results, mean_of
 
 _STYLE: Any = {
     "font.size": 9,
@@ -23,63 +23,61 @@ _STYLE: Any = {
 }
 
 
-def save(experiment: Experiment, results: Results, folder: Path) -> list[Path]:
-    """plot.svg and plot.png."""
+def save(grid: Grid, results: Results, folder: Path) -> list[Path]:
+    """NAME.svg and NAME.png."""
     draw = {
         "bars": _bars,
         "lines": _lines,
         "classes": _classes,
         "individual": _individual,
         "active": _active,
-    }[experiment.plot]
+    }[grid.plot]
     unkept = {place: outcomes for place, outcomes in results.items() if outcomes[0].get("promise") == "none"}
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8, 7 if unkept else 4), layout="constrained")
         axes = figure.add_subplot(2 if unkept else 1, 1, 1)
-        draw(axes, experiment, results)
+        draw(axes, grid, results)
         if unkept:
-            _spent(figure.add_subplot(2, 1, 2), experiment, unkept)
-        axes.set_title(f"{experiment.title}\n{experiment.paper}, {experiment.table}", fontsize=9)
+            _spent(figure.add_subplot(2, 1, 2), grid, unkept)
+        axes.set_title(f"{grid.title}\n{grid.paper}, {grid.table}", fontsize=9)
         if any(outcome["made_up"] for outcomes in results.values() for outcome in outcomes):
             figure.text(0.5, 0.4, "MADE-UP DATA", fontsize=40, alpha=0.2, ha="center", va="center", rotation=20)
-        if experiment.quick:
+        if grid.quick:
             figure.text(0.5, 0.6, "QUICK", fontsize=40, alpha=0.2, ha="center", va="center", rotation=20)
-        paths = [folder / "plot.svg", folder / "plot.png"]
+        paths = [folder / f"{grid.name}.svg", folder / f"{grid.name}.png"]
         for path in paths:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
 
 
-def _bars(axes: Any, experiment: Experiment, results: Results) -> None:
-    measure = experiment.show[0]
-    width = 0.8 / len(experiment.columns)
-    place = np.arange(len(experiment.rows))
-    colours = mpl.colormaps["tab10" if len(experiment.columns) <= 10 else "tab20"]
+def _bars(axes: Any, grid: Grid, results: Results) -> None:
+    measure = grid.show[0]
+    width = 0.8 / len(grid.columns)
+    place = np.arange(len(grid.rows))
+    colours = mpl.colormaps["tab10" if len(grid.columns) <= 10 else "tab20"]
     seen = []
-    for k, column in enumerate(experiment.columns):
-        found = [mean_of(results.get((row, column), ()), measure) for row in experiment.rows]
+    for k, column in enumerate(grid.columns):
+        found = [mean_of(results.get((row, column), ()), measure) for row in grid.rows]
         height = [np.nan if each is None else each[0] for each in found]
         error = [0.0 if each is None else each[1] for each in found]
-        at = place + (k - (len(experiment.columns) - 1) / 2) * width
+        at = place + (k - (len(grid.columns) - 1) / 2) * width
         axes.bar(at, height, width * 0.92, color=colours(k), yerr=error, label=column, error_kw={"lw": 1})
-        figures = [experiment.figure(measure, row, column) for row in experiment.rows]
+        figures = [grid.figure(measure, row, column) for row in grid.rows]
         paper = [np.nan if f is None else (f[0] if isinstance(f, list) else f) for f in figures]
         axes.hlines(paper, at - width / 2, at + width / 2, colors="k", label="paper" if k == 0 else None)
         seen += [value for value in (*height, *paper) if np.isfinite(value)]
     if seen and measure in ("accuracy", "overall"):
         low = min(seen)
         axes.set_ylim(max(0.0, low - 0.25 * (max(seen) - low) - 1), min(100.0, max(seen) + 1))
-    slanted = {"rotation": 30, "ha": "right"} if len(experiment.rows) >= 5 else {}
-    axes.set_xticks(place, experiment.rows, **slanted)
+    slanted = {"rotation": 30, "ha": "right"} if len(grid.rows) >= 5 else {}
+    axes.set_xticks(place, grid.rows, **slanted)
     axes.set_ylabel(measure)
-    axes.figure.legend(
-        loc="outside lower center", fontsize=7, ncols=4 if max(map(len, experiment.columns)) < 24 else 2
-    )
+    axes.figure.legend(loc="outside lower center", fontsize=7, ncols=4 if max(map(len, grid.columns)) < 24 else 2)
 
 
-def _spent(axes: Any, experiment: Experiment, results: Results) -> None:
+def _spent(axes: Any, grid: Grid, results: Results) -> None:
     """Where no promise is kept: what each group spent at most, in whatever row and seed, beside what it granted."""
-    for column in experiment.columns:
+    for column in grid.columns:
         worst: dict[float, float] = {}
         for (_, name), outcomes in results.items():
             for group in (each for outcome in outcomes for each in outcome["groups"] if name == column):
@@ -93,11 +91,11 @@ def _spent(axes: Any, experiment: Experiment, results: Results) -> None:
     axes.set_title("No promise is kept: what each group really spends at most", fontsize=9)
 
 
-def _lines(axes: Any, experiment: Experiment, results: Results) -> None:
-    measure = experiment.show[0]
-    x = [experiment.x.get(row, k) for k, row in enumerate(experiment.rows)]
-    for column in experiment.columns:
-        found = [mean_of(results.get((row, column), ()), measure) for row in experiment.rows]
+def _lines(axes: Any, grid: Grid, results: Results) -> None:
+    measure = grid.show[0]
+    x = [grid.x.get(row, k) for k, row in enumerate(grid.rows)]
+    for column in grid.columns:
+        found = [mean_of(results.get((row, column), ()), measure) for row in grid.rows]
         height = [np.nan if each is None else each[0] for each in found]
         error = [0.0 if each is None else each[1] for each in found]
         axes.errorbar(x, height, error, marker="o", capsize=2, label=column)
@@ -105,23 +103,23 @@ def _lines(axes: Any, experiment: Experiment, results: Results) -> None:
     axes.legend(fontsize=7)
 
 
-def _classes(axes: Any, experiment: Experiment, results: Results) -> None:
+def _classes(axes: Any, grid: Grid, results: Results) -> None:
     for (row, column), outcomes in results.items():
         found = mean_of(outcomes, "classes")
         if found is not None:
-            label = column if len(experiment.rows) == 1 else f"{row}, {column}"
+            label = column if len(grid.rows) == 1 else f"{row}, {column}"
             (line,) = axes.plot(range(len(found[0])), found[0], marker="o", lw=1, label=label)
             axes.set_xticks(range(len(found[0])))
-            figures = experiment.figure("classes", row, column)
+            figures = grid.figure("classes", row, column)
             if figures is not None:
                 axes.plot(range(len(figures)), figures, ls="none", marker="_", ms=9, color=line.get_color())
-    axes.set_xlabel("class (– the paper)" if "classes" in experiment.figures else "class")
+    axes.set_xlabel("class (– the paper)" if "classes" in grid.figures else "class")
     axes.set_ylabel("accuracy, %")
     if len(results) <= 12:
         axes.figure.legend(loc="outside lower center", fontsize=7, ncols=3)
 
 
-def _individual(axes: Any, experiment: Experiment, results: Results) -> None:
+def _individual(axes: Any, grid: Grid, results: Results) -> None:
     for (row, column), outcomes in results.items():
         if outcomes and "histogram" in outcomes[0]:
             counts = np.array(outcomes[0]["histogram"], dtype=float)
@@ -132,7 +130,7 @@ def _individual(axes: Any, experiment: Experiment, results: Results) -> None:
     axes.legend(fontsize=7)
 
 
-def _active(axes: Any, experiment: Experiment, results: Results) -> None:
+def _active(axes: Any, grid: Grid, results: Results) -> None:
     for (row, column), outcomes in results.items():
         if outcomes and outcomes[0].get("active"):
             steps, people = zip(*outcomes[0]["active"], strict=True)

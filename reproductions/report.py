@@ -1,100 +1,140 @@
-"""From the files of results to the headline table: means over seeds, and differences by the same seeds."""
+"""A table with rows and columns as Markdown: our figures beside the paper's, and what was promised and spent."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from privypurse.errors import InvalidInput
-from reproductions import results
-from reproductions.choice import Choice
-from reproductions.specs import Spec
+from reproductions.grid import MEASURES, QUANTILES, Grid
+from reproductions.results import Line
 
-HEADLINE = "headline.md"
-_NAMES = {
-    "uniform": "uniform",
-    "exclude": "exclude",
-    "oracle": "exclude, oracle",
-    "sample": "Sample",
-    "scale": "Scale",
-    "ceiling": "uniform at the largest ε",
-    "none": "no privacy",
-}
-_RIVALS = ("uniform", "exclude")
+_FEW = 6  # groups that are all shown
+Results = Mapping[tuple[str, str], Sequence[Line]]
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A table that is complete: test accuracy by method, seed after seed."""
-
-    spec: Spec
-    choice: Choice
-    accuracy: dict[str, np.ndarray]
-
-    @property
-    def preferred(self) -> str:
-        """Sample or Scale, whichever the validation records prefer."""
-        return max(("sample", "scale"), key=lambda method: self.choice.chosen(method).score)
-
-
-def finished(spec: Spec, folder: Path) -> Finished:
-    """A table's results; an error where one has no score for one of its seeds."""
-    lines = results.read(results.path_of(spec, folder))
-    choice = results.choice_of(spec, lines)
-    found: dict[tuple[str, int], float] = {}
-    for line in lines:
-        if line["purpose"] == "final" and line["settings"] == choice.chosen(line["method"]).settings.plain():
-            found[line["method"], line["seed"]] = line["accuracy"][str(choice.chosen(line["method"]).decay)]
-    missing = [(method, seed) for method in spec.methods for seed in range(spec.seeds) if (method, seed) not in found]
-    if missing:
-        method, seed = missing[0]
-        raise InvalidInput(
-            f"table {spec.name} has no result for {method}, seed {seed} ({len(missing)} in all are missing); "
-            f"run `python -m reproductions run {spec.name}`"
-        )
-    by_method = {method: np.array([found[method, seed] for seed in range(spec.seeds)]) for method in spec.methods}
-    excluded = [values for method, values in by_method.items() if method.startswith("exclude")]
-    if len(excluded) > 1:
-        by_method["oracle"] = max(excluded, key=lambda values: float(values.mean()))
-    return Finished(spec, choice, by_method)
+def mean_of(outcomes: Sequence[Line], measure: str) -> tuple[Any, Any] | None:
+    """Mean and deviation over seeds, number by number; None where nothing was measured."""
+    if measure == "gap":  # of the means, as a reader of a paper's table takes it; a seed's own gap is larger
+        found = mean_of(outcomes, "classes")
+        return None if found is None else (float(np.nanmax(found[0]) - np.nanmin(found[0])), 0.0)
+    if measure == "active":
+        rows = [_active(outcome["active"]) for outcome in outcomes if outcome.get("active")]
+    else:
+        rows = [outcome[measure] for outcome in outcomes if outcome.get(measure) is not None]
+    if not rows:
+        return None
+    values = np.array(rows, dtype=np.float64)  # None, for a class that nobody belongs to, is not a number here
+    spread = values.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(values.shape[1:])
+    return values.mean(axis=0).tolist(), spread.tolist()
 
 
-def interval(differences: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
-    """Mean of paired differences and the ends of its interval by Student's t."""
-    mean, count = float(differences.mean()), differences.size
-    if count < 2:
-        raise InvalidInput(f"an interval needs at least two seeds, not {count}")
-    half = float(stats.t.ppf((1 + level) / 2, count - 1) * differences.std(ddof=1) / np.sqrt(count))
-    return mean, mean - half, mean + half
+def _active(curve: Sequence[Sequence[int]]) -> list[float]:
+    people = [float(count) for _, count in curve]
+    return [people[0], people[len(people) // 2], people[-1]]
 
 
-def headline(tables: list[Finished]) -> str:
-    """The table as Markdown."""
-    lines = [
-        "| data | paper | "
-        + " | ".join(_NAMES.values())
-        + " | "
-        + " | ".join(f"gain on {r}" for r in _RIVALS)
-        + " |",
-        "| --- " * (2 + len(_NAMES) + len(_RIVALS)) + "|",
-        *(_row(each) for each in tables),
-    ]
+def markdown(grid: Grid, results: Results) -> str:
+    """The whole report."""
+    lines = [f"# {grid.title}", "", f"{grid.paper}, {grid.table}. {grid.about}", ""]
+    every = [each for outcomes in results.values() for each in outcomes]
+    lines += sorted({f"Run with {_versions(each['versions'])}." for each in every if "versions" in each})
+    seeds = sorted({", ".join(str(outcome["seed"]) for outcome in outcomes) for outcomes in results.values()})
+    lines += [f"Seeds of each cell: {' or '.join(seeds)}; ± is the deviation over seeds.", ""]
+    warnings = {
+        "QUICK: a few steps on a few records": grid.quick,
+        "MADE-UP DATA: the files were missing": any(each["made_up"] for each in every),
+    }
+    for what, holds in warnings.items():
+        lines += [f"**{what}. These figures say that everything runs, nothing else.**", ""] if holds else []
+    for measure in grid.show:
+        lines += [f"## {MEASURES[measure]}", "", *_table(grid, results, measure), ""]
+    lines += ["## ε promised and spent", "", *_promises(grid, results)]
+    reasons = {place: o["impossible"] for place, outcomes in results.items() for o in outcomes if "impossible" in o}
+    if reasons:
+        lines += ["", "## Impossible", "", *(f"- {row}, {column}: {why}" for (row, column), why in reasons.items())]
     return "\n".join(lines) + "\n"
 
 
-def _row(table: Finished) -> str:
-    cells = [table.spec.title, ", ".join(f"{value:.2f} ({who})" for who, value in table.spec.paper.items()) or "–"]
-    for method in _NAMES:
-        values = table.accuracy.get(method)
-        text = "–" if values is None else f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
-        cells.append(f"**{text}**" if method == table.preferred else text)
-    for rival in _RIVALS:
-        if rival not in table.accuracy:
-            cells.append("–")
-            continue
-        mean, low, high = interval(table.accuracy[table.preferred] - table.accuracy[rival])
-        cells.append(f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]")
-    return "| " + " | ".join(cells) + " |"
+def _versions(each: Mapping[str, str]) -> str:
+    return f"{each['device']}, torch {each['torch']}, privypurse {each['privypurse']}, Python {each['python']}"
+
+
+def _table(grid: Grid, results: Results, measure: str) -> list[str]:
+    if measure in ("classes", "epsilon", "released", "active"):
+        return _long(grid, results, measure)
+    lines = ["| | " + " | ".join(grid.columns) + " |", "| --- |" + " --- |" * len(grid.columns)]
+    for row in grid.rows:
+        cells = [_cell(grid, results, measure, row, column) for column in grid.columns]
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cell(grid: Grid, results: Results, measure: str, row: str, column: str) -> str:
+    found = mean_of(results.get((row, column), ()), measure)
+    figure = grid.figure(measure, row, column)
+    told = "" if figure is None else f"paper {_paper(figure)}"
+    if found is None:
+        impossible = any("impossible" in outcome for outcome in results.get((row, column), ()))
+        return f"impossible ({told})" if impossible and told else "impossible" if impossible else told or "–"
+    digits = {"steps": 0, "parameters": 0, "seconds": 1, "planning_seconds": 2}.get(measure, 2)
+    ours = f"**{found[0]:,.{digits}f}**" + (f" ± {found[1]:.{digits}f}" if found[1] else "")
+    if figure is None:
+        return ours
+    middle = figure[0] if isinstance(figure, list) else figure
+    return f"{ours} ({told}, {found[0] - middle:+,.{digits}f})"
+
+
+def _paper(figure: Any) -> str:
+    return " ± ".join(f"{value:g}" for value in figure) if isinstance(figure, list) else f"{figure:,g}"
+
+
+def _long(grid: Grid, results: Results, measure: str) -> list[str]:
+    """A line for each cell, since each holds several numbers."""
+    width = max((len(np.atleast_1d(f[0])) for o in results.values() if (f := mean_of(o, measure))), default=0)
+    heads = {
+        "classes": [str(k) for k in range(width)],
+        "active": ["first", "middle", "last"],
+    }.get(measure, ["mean", *map(str, QUANTILES)])
+    digits = {"classes": 2, "active": 0}.get(measure, 3)
+    lines = ["| | | " + " | ".join(heads) + " |", "| --- | --- |" + " --- |" * len(heads)]
+    for row in grid.rows:
+        for column in grid.columns:
+            found = mean_of(results.get((row, column), ()), measure)
+            if found is not None:
+                lines.append(f"| {row} | {column} | " + " | ".join(_number(v, digits) for v in found[0]) + " |")
+            figure = grid.figure(measure, row, column)
+            if figure is not None:
+                lines.append("| | paper | " + " | ".join(f"{value:g}" for value in figure) + " |")
+    return lines
+
+
+def _number(value: float, digits: int) -> str:
+    return "–" if np.isnan(value) else f"{value:,.{digits}f}"
+
+
+def _promises(grid: Grid, results: Results) -> list[str]:
+    """What each group was promised and has spent at most; of many, the strictest and the most generous."""
+    lines = [
+        "| | | δ | ε promised | ε spent at most | records above their promise | accountant |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in grid.rows:
+        for column in grid.columns:
+            outcomes = results.get((row, column), ())
+            if not outcomes or "groups" not in outcomes[0]:
+                continue
+            groups = outcomes[0]["groups"]
+            few = len(groups) <= _FEW
+            which = range(len(groups)) if few else (0, len(groups) - 1)
+            between = " / " if few else " … "
+            promised = between.join(f"{groups[k]['epsilon']:g}" for k in which)
+            spent = between.join(f"{max(o['groups'][k]['spent'] for o in outcomes):.3f}" for k in which)
+            over = f"{max(outcome['overspent'] for outcome in outcomes):,}"
+            how = outcomes[0]["accountant"]
+            if outcomes[0]["promise"] == "none":  # what is known is a bound, which may lie above the truth
+                over, how = f"at most {over}", "**no promise**, an upper bound"
+            delta = grid.cells[row, column].delta
+            lines.append(f"| {row} | {column} | {delta:g} | {promised} | {spent} | {over} | {how} |")
+    return lines

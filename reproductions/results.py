@@ -1,56 +1,109 @@
-"""The file of a table's results: one line of JSON for each training, appended as they come."""
+"""The file of a table's results: one line of JSON for each training, appended as they come, so that none is lost."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import torch
+import scipy
 
 import privypurse as pp
-from reproductions.choice import Choice, Job
-from reproductions.specs import Spec
+
+Line = dict[str, Any]
+_IDENTITY = ("row", "column", "purpose", "method", "settings", "seed")
 
 
-def versions(device: torch.device) -> dict[str, str]:
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"
-    return {
-        "privypurse": pp.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "device": where,
-    }
+class Settings(Protocol):
+    """Everything that a training is told, but the seed."""
+
+    def plain(self) -> dict[str, Any]: ...
 
 
-def path_of(spec: Spec, folder: Path) -> Path:
-    return folder / f"{spec.name}.jsonl"
+@dataclass(frozen=True)
+class Job:
+    """One training: its place in the table (row and column, or purpose and method), its settings, its seed."""
+
+    place: Mapping[str, str]
+    settings: Any
+    seed: int
+
+    def plain(self) -> Line:
+        return {**self.place, "settings": self.settings.plain(), "seed": self.seed}
+
+    @property
+    def key(self) -> str:
+        return key_of(self.plain())
+
+    @property
+    def name(self) -> str:
+        return " / ".join(self.place.values())
 
 
-def append(path: Path, job: Job, scores: Mapping[str, float], said: Mapping[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps({**job.plain(), "accuracy": dict(scores), **said}) + "\n")
+class Table(Protocol):
+    """What can be run: either kind of table says which trainings are left."""
 
+    @property
+    def name(self) -> str: ...
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; the last may have been cut off."""
-    lines = []
-    for text in path.read_text().splitlines() if path.is_file() else []:
-        try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            continue
-    return lines
+    @property
+    def quick(self) -> bool: ...
+
+    def left(self, lines: Iterable[Line]) -> list[Job]: ...
 
 
 def key_of(line: Mapping[str, Any]) -> str:
-    return json.dumps({name: line[name] for name in ("purpose", "method", "settings", "seed")}, sort_keys=True)
+    """Who ran with these settings before is not run again."""
+    return json.dumps({name: line[name] for name in _IDENTITY if name in line}, sort_keys=True)
 
 
-def choice_of(spec: Spec, lines: list[dict[str, Any]]) -> Choice:
-    return Choice(spec, {key_of(line): line["accuracy"] for line in lines if line["purpose"] == "choice"})
+def by_key(lines: Iterable[Line]) -> dict[str, Line]:
+    """The last line of each training."""
+    return {key_of(line): line for line in lines}
+
+
+def path_of(table: Table, folder: Path) -> Path:
+    return folder / f"{table.name}.jsonl"
+
+
+def append(path: Path, line: Line) -> None:
+    """Add a line; where the last one was cut off, behind it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.write(b"\n")
+        file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+
+
+def read(path: Path) -> list[Line]:
+    """All whole lines: one may have been cut off."""
+    lines = []
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(line, dict):
+            lines.append(line)
+    return lines
+
+
+def versions(device: str) -> dict[str, str]:
+    """What the figures depend on."""
+    import torch
+
+    return {
+        "privypurse": pp.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else f"{os.cpu_count()} CPU cores",
+    }

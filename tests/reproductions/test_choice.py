@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from privypurse.errors import InvalidInput
-from reproductions import data, features, score, specs
-from reproductions.choice import Choice, Job, Unfinished, final_jobs
+from reproductions import data, features, files, scattering
+from reproductions.choice import Choice, Unfinished, rivals_of
 from reproductions.heads import network
-from reproductions.training import Averages
+from reproductions.results import Job
+from reproductions.scattering import Averages
 
 RAW = {
     "title": "Small",
@@ -34,30 +35,30 @@ RAW = {
 
 
 @pytest.fixture
-def spec():
-    return specs.spec_of(RAW, "small")
+def table():
+    return rivals_of(RAW, "small")
 
 
 def scored(choice: Choice, value) -> Choice:
     """The choice with scores for all that its present stage misses."""
     new = {job.key: {str(decay): value(job, decay) for decay in job.settings.decays} for job in choice.missing()}
-    return Choice(choice.spec, {**choice.scores, **new})
+    return Choice(choice.table, {**choice.scores, **new})
 
 
-def test_stages_follow_one_another_around_the_best(spec) -> None:
-    choice = Choice(spec, {})
+def test_stages_follow_one_another_around_the_best(table) -> None:
+    choice = Choice(table, {})
     first = choice.missing()
     assert {(job.settings.walk, job.settings.width) for job in first} == {
         (1.0, 64),  # what the file says goes into the comparison too
         *((walk, width) for walk in (1.0, 2.0) for width in (8, 16)),
     }
-    assert {(job.method, job.seed, job.purpose) for job in first} == {("sample", 7, "choice")}
+    assert {(job.place["method"], job.seed, job.place["purpose"]) for job in first} == {("sample", 7, "choice")}
 
     choice = scored(choice, lambda job, decay: job.settings.walk + job.settings.width + (decay == 0.9))
     with pytest.raises(Unfinished, match="3 scores are missing"):  # the lead's are all there, uniform's are not
         choice.chosen("sample")
     second = choice.missing()
-    assert {(job.method, job.settings.width) for job in second} == {("uniform", 64)}
+    assert {(job.place["method"], job.settings.width) for job in second} == {("uniform", 64)}
     assert {job.settings.walk for job in second} == {1.0, 0.5, 4.0}
 
     choice = scored(choice, lambda job, decay: -job.settings.walk)
@@ -65,12 +66,12 @@ def test_stages_follow_one_another_around_the_best(spec) -> None:
     assert (choice.chosen("sample").settings.walk, choice.chosen("sample").decay) == (1.0, 0.9)
     assert (choice.chosen("uniform").settings.walk, choice.chosen("uniform").decay) == (0.5, 0.0)
     assert choice.chosen("none").settings == choice.chosen("sample").settings
-    jobs = final_jobs(choice)
-    assert [(job.seed, job.method) for job in jobs[:3]] == [(0, "uniform"), (0, "sample"), (0, "none")]
+    jobs = choice.final_jobs()
+    assert [(job.seed, job.place["method"]) for job in jobs[:3]] == [(0, "uniform"), (0, "sample"), (0, "none")]
     assert len(jobs) == 6
 
 
-def test_the_test_set_stays_shut_without_a_finished_choice(spec, monkeypatch) -> None:
+def test_the_test_set_stays_shut_without_a_finished_choice(table, monkeypatch) -> None:
     opened = []
 
     def load(name, part, views, scaling, folder, device):
@@ -78,19 +79,19 @@ def test_the_test_set_stays_shut_without_a_finished_choice(spec, monkeypatch) ->
         return torch.randn(5, 3, 4, 4), torch.zeros(5, dtype=torch.int64)
 
     monkeypatch.setattr(features, "load", load)
-    score._test_records.cache_clear()
+    scattering._test_records.cache_clear()
     model = network("linear", (3, 4, 4), 8)
-    averages = Averages(model, spec.settings.decays)
-    choice = scored(Choice(spec, {}), lambda job, decay: job.settings.walk)
-    job = Job("final", "sample", spec.settings, 0)
+    averages = Averages(model, table.settings.decays)
+    choice = scored(Choice(table, {}), lambda job, decay: job.settings.walk)
+    job = Job({"purpose": "final", "method": "sample"}, table.settings, 0)
     with pytest.raises(Unfinished, match="small is not finished"):
-        score.test_accuracy(choice, job, model, averages, Path())
+        scattering.test_accuracy(choice, job, model, averages, Path())
     choice = scored(choice, lambda job, decay: job.settings.walk)
     with pytest.raises(Unfinished, match="did not choose"):  # walk 2 was chosen
-        score.test_accuracy(choice, job, model, averages, Path())
+        scattering.test_accuracy(choice, job, model, averages, Path())
     assert opened == []
-    job = Job("final", "sample", choice.chosen("sample").settings, 0)
-    assert set(score.test_accuracy(choice, job, model, averages, Path())) == {str(choice.chosen("sample").decay)}
+    job = Job({"purpose": "final", "method": "sample"}, choice.chosen("sample").settings, 0)
+    assert set(scattering.test_accuracy(choice, job, model, averages, Path())) == {str(choice.chosen("sample").decay)}
     assert opened == ["test"]
 
 
@@ -104,23 +105,23 @@ def test_the_validation_records_are_apart_and_the_same_for_all() -> None:
 
 
 def test_files_with_mistakes_are_named() -> None:
-    with pytest.raises(InvalidInput, match="settings have no wlak"):
-        specs.spec_of({**RAW, "settings": {"wlak": 1.0}}, "small")
-    with pytest.raises(InvalidInput, match=r"small.*no stagse"):
-        specs.spec_of({**RAW, "choice": {**RAW["choice"], "stagse": 1}}, "small")
-    with pytest.raises(InvalidInput, match="small is not complete: 'methods'"):
-        specs.spec_of({name: value for name, value in RAW.items() if name != "methods"}, "small")
+    with pytest.raises(InvalidInput, match="settings has no 'wlak'"):
+        rivals_of({**RAW, "settings": {"wlak": 1.0}}, "small")
+    with pytest.raises(InvalidInput, match=r"choice.*no 'stagse'"):
+        rivals_of({**RAW, "choice": {**RAW["choice"], "stagse": 1}}, "small")
+    with pytest.raises(InvalidInput, match="table small needs methods"):
+        rivals_of({name: value for name, value in RAW.items() if name != "methods"}, "small")
     with pytest.raises(InvalidInput, match=r"no table 'nothing'; choose one of .*scattering-mnist"):
-        specs.load("nothing")
+        files.load("nothing")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in specs.TABLES.glob("scattering-*.toml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in files.TABLES.glob("scattering-*.toml")))
 def test_every_file_can_be_read(name: str) -> None:
-    spec = specs.load(name)
-    choice, rounds = Choice(spec, {}), 0
+    table = files.load_rivals(name)
+    choice, stages = Choice(table, {}), 0
     while choice.missing():
-        choice, rounds = scored(choice, lambda job, decay: job.settings.walk), rounds + 1
-    assert rounds <= len(spec.stages)
-    own = {method for stage in spec.stages for method in stage.methods} | {spec.lead}
-    assert own == set(spec.methods)  # rivals are tuned as the lead is
-    assert spec.seeds >= 5
+        choice, stages = scored(choice, lambda job, decay: job.settings.walk), stages + 1
+    assert stages <= len(table.stages)
+    own = {method for stage in table.stages for method in stage.methods} | {table.lead}
+    assert own == set(table.methods)  # rivals are tuned as the lead is
+    assert table.seeds >= 5

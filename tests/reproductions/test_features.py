@@ -48,7 +48,7 @@ def test_pink_noise_has_the_spectrum_of_pictures() -> None:
 def small_images(monkeypatch):
     random = np.random.default_rng(0)
 
-    def parts(name: str):
+    def parts(name: str, *_):
         def part(n: int) -> data.Part:
             return data.Part(random.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8), np.arange(n) % 10)
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from privypurse.errors import InvalidInput
-from reproductions import data, features, report, results, specs
+from reproductions import data, features, files, headline, results
 from reproductions.__main__ import main
 from reproductions.running import Where, run
 
@@ -49,7 +49,7 @@ def tables(tmp_path, monkeypatch):
         return data.Part(images, labels)
 
     whole = {"train": part(140), "test": part(30)}
-    monkeypatch.setattr(data, "parts", lambda name: whole)
+    monkeypatch.setattr(data, "parts", lambda name, *_: whole)
 
     def pooled(images, view, device):
         small = images.reshape(len(images), -1, 7, 4, 7, 4).mean((3, 5)) / 255
@@ -57,14 +57,13 @@ def tables(tmp_path, monkeypatch):
 
     monkeypatch.setattr(features, "scattered", pooled)
     (tmp_path / "tiny.toml").write_text(RAW)
-    monkeypatch.setattr(specs, "TABLES", tmp_path)
-    monkeypatch.setattr(specs.load, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(files, "TABLES", tmp_path)
     return tmp_path
 
 
 def test_a_table_from_file_to_headline(tables, capsys) -> None:
     where, out = ["--device", "cpu", "--features", str(tables / "features")], tables / "results"
-    command = ["--results", str(out), "run", "tiny", *where]
+    command = ["run", "tiny", "--out", str(out), *where]
     assert main([*command, "--minutes", "0"]) == 3  # one training, then the time is over
     path = out / "tiny.jsonl"
     assert len(results.read(path)) == 1
@@ -77,26 +76,26 @@ def test_a_table_from_file_to_headline(tables, capsys) -> None:
     assert main(command) == 0
     assert len(results.read(path)) == len(lines)  # nothing twice
 
-    assert main(["--results", str(out), "check"]) == 1  # not built yet
-    assert main(["--results", str(out), "table"]) == 0
-    assert main(["--results", str(out), "check"]) == 0
+    assert main(["check", "--out", str(out)]) == 1  # not built yet
+    assert main(["table", "--out", str(out)]) == 0
+    assert main(["check", "--out", str(out)]) == 0
     text = (out / "headline.md").read_text()
     assert "| Tiny | 50.00 (Somebody) |" in text
     (out / "headline.md").write_text(text.replace("50.00", "50.01"))
-    assert main(["--results", str(out), "check"]) == 1
+    assert main(["check", "--out", str(out)]) == 1
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
-    assert main(["--results", str(out), "check"]) == 2
+    assert main(["check", "--out", str(out)]) == 2
     assert "no result for none, seed 1" in capsys.readouterr().err
 
 
 def test_a_line_that_was_cut_off_is_trained_again(tables) -> None:
-    spec = specs.load("tiny", tables)
-    where = Where(tables / "features", tables / "results", "cpu")
-    assert run(spec, where)
-    path = results.path_of(spec, where.results)
+    table = files.load_rivals("tiny")
+    where = Where(tables / "results", features=tables / "features")
+    assert len(list(run(table, where))) == 20
+    path = results.path_of(table, where.out)
     whole = path.read_text()
     path.write_text(whole[:-40])
-    assert run(spec, where)
+    assert len(list(run(table, where))) == 1
     strip = [{**line, "wall": 0, "seconds": 0} for line in results.read(path)]
     assert strip == [{**json.loads(text), "wall": 0, "seconds": 0} for text in whole.splitlines()]
 
@@ -104,9 +103,9 @@ def test_a_line_that_was_cut_off_is_trained_again(tables) -> None:
 def test_the_interval_is_that_of_paired_differences() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(1, 1, 5), rng.normal(0, 1, 5)
-    mean, low, high = report.interval(a - b)
+    mean, low, high = headline.interval(a - b)
     expected = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert (low, high) == pytest.approx((expected.low, expected.high))
     assert mean == pytest.approx((a - b).mean())
     with pytest.raises(InvalidInput, match="at least two seeds"):
-        report.interval(np.array([1.0]))
+        headline.interval(np.array([1.0]))

@@ -10,10 +10,11 @@ from scipy.stats import norm
 from torch.nn import functional as F
 
 import privypurse as pp
-from reproductions import budgets
-from reproductions.heads import losses, network, predictions
-from reproductions.specs import Settings
-from reproductions.training import Averages, step_length, trained
+from reproductions import plans
+from reproductions.choice import Settings
+from reproductions.heads import losses, network
+from reproductions.scattering import Averages, step_length, trained
+from reproductions.score import predictions
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -26,22 +27,27 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return float(optimize.brentq(excess, 1e-3, 50))
 
 
+def levelled(epsilon: tuple[float, ...], shares: tuple[float, ...], records: int) -> np.ndarray:
+    kind = {"kind": "levels", "epsilon": epsilon, "shares": shares}
+    return plans.epsilon_of(kind, np.zeros(records), np.random.default_rng([0, 3]))
+
+
 @pytest.mark.parametrize("shares", [(0.34, 0.43, 0.23), (0.8, 0.1, 0.1), (0.05, 0.15, 0.8)])
 def test_the_threshold_has_the_largest_signal_to_noise(shares: tuple[float, ...]) -> None:
     levels = (1.0, 2.0, 3.0)
-    epsilon = budgets.epsilon_of({"kind": "levels", "epsilon": levels, "shares": shares}, 50_000, 0)
+    epsilon = levelled(levels, shares, 50_000)
     worth = [sum(shares[i:]) * gaussian_mu(level, 1e-5) for i, level in enumerate(levels)]
-    found = budgets.best_threshold(pp.Budgets(epsilon, delta=1e-5), steps=400, batch_size=4096)
+    found = plans.best_threshold(pp.Budgets(epsilon, delta=1e-5), steps=400, batch_size=4096)
     assert found == levels[int(np.argmax(worth))]
 
 
 def test_rows_that_are_no_methods_by_themselves() -> None:
-    epsilon = budgets.epsilon_of({"kind": "levels", "epsilon": [1, 2, 3], "shares": [0.34, 0.43, 0.23]}, 5_000, 0)
+    epsilon = levelled((1, 2, 3), (0.34, 0.43, 0.23), 5_000)
     sizes = {"steps": 50, "batch_size": 500, "clip_norm": 0.1}
-    plans = {name: budgets.plan_of(name, epsilon, 1e-5, **sizes) for name in ("ceiling", "uniform", "exclude@3")}
-    assert plans["ceiling"].noise_multiplier < plans["uniform"].noise_multiplier
-    assert plans["ceiling"].spent() == pytest.approx(3.0, rel=0.01)
-    assert (plans["exclude@3"].rates > 0).sum() == (epsilon == 3).sum()
+    made = {name: plans.plan_of(name, epsilon, 1e-5, **sizes) for name in ("ceiling", "uniform", "exclude@3")}
+    assert made["ceiling"].noise_multiplier < made["uniform"].noise_multiplier
+    assert made["ceiling"].spent() == pytest.approx(3.0, rel=0.01)
+    assert (made["exclude@3"].rates > 0).sum() == (epsilon == 3).sum()
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -1,0 +1,132 @@
+"""From simulated budgets to plans: who grants what, and the methods that the tables compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import privypurse as pp
+from privypurse._validate import is_real
+from privypurse.assignment import METHODS as SOUND
+from privypurse.assignment import Exclude
+from privypurse.assignment.base import Method
+from privypurse.assignment.rounds import AdaPdp, Groups, InRounds, PdpSgd, Sampling
+from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
+from privypurse.budgets import preferences
+from privypurse.errors import InfeasibleBudget, InvalidInput
+from reproductions.unsound.trusted_curve import TrustedCurve
+
+_THRESHOLDED = {"pdp-sgd": (PdpSgd, "adaptive"), "adapdp": (AdaPdp, "fixed"), "sampling": (Sampling, "fixed")}
+"""Threshold sampling in rounds, and the loss that chooses the threshold where a table says nothing."""
+_OPTIONS = {
+    "exclude": {"threshold"},
+    "groups": {"order"},
+    "sampling": {"loss", "weights"},
+    "adapdp": {"loss", "weights", "rounds"},
+    "pdp-sgd": {"loss", "weights", "rounds"},
+}
+METHODS = ("none", *SOUND, TrustedCurve.name, "groups", *_THRESHOLDED)
+AS_PUBLISHED = tuple(_THRESHOLDED)
+"""Methods whose published bookkeeping is another: see `reproductions.unsound.drawn_pay`."""
+
+
+def epsilon_of(budgets: Mapping[str, Any], labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Everybody's simulated ε."""
+    given = dict(budgets)
+    kind, n = given.pop("kind"), int(labels.size)
+    try:
+        match kind:
+            case "levels":
+                return preferences.levels(n, given["epsilon"], given["shares"], rng)
+            case "skewed":
+                return preferences.skewed_groups(n, given["skew"], rng)
+            case "spaced":
+                groups = given.get("groups", preferences.SKEWED_GROUPS)
+                epsilon = np.linspace(given["low"], given["high"], groups)
+                return preferences.levels(n, epsilon.tolist(), [1 / groups] * groups, rng)
+            case "classes":
+                return preferences.by_label(labels, dict(enumerate(map(float, given["epsilon"]))))
+            case "same":
+                return np.full(n, float(given["epsilon"]))
+            case "pareto":
+                return preferences.bounded_pareto(n, rng, **given)
+            case "mixture":
+                return preferences.bounded_gaussian_mixture(n, rng, **given)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput(f"budgets of kind {kind!r} cannot be made: {error}") from None
+    raise InvalidInput(f"budgets have kind {kind!r}; choose levels, skewed, spaced, classes, same, pareto or mixture")
+
+
+def method_of(name: str, options: Mapping[str, Any]) -> str | Method | InRounds:
+    """A method of `pp.plan` or of `pp.rounds.schedule`, by its name and options in a table's file."""
+    known = _OPTIONS.get(name, set())
+    if unknown := options.keys() - known:
+        mend = f"; it has {', '.join(sorted(known))}" if known else ""
+        raise InvalidInput(f"method {name} has no option {min(unknown)!r}{mend}")
+    rest = dict(options)
+    if name == "exclude":
+        threshold = rest.get("threshold", "mean")
+        if threshold != "mean" and not is_real(threshold):
+            raise InvalidInput(f'options.threshold is {threshold!r}; give a number or "mean"')
+        return Exclude(None if threshold == "mean" else float(threshold))
+    if name == "groups":
+        return Groups(**rest)
+    if name in _THRESHOLDED:
+        kind, usual = _THRESHOLDED[name]
+        loss = _loss(rest.pop("loss", usual), rest.pop("weights", (0.7, 0.3)))
+        made: InRounds = kind(loss, **rest)
+        return made
+    return TrustedCurve() if name == TrustedCurve.name else name
+
+
+def _loss(name: str, weights: Any) -> Loss:
+    if name == "fixed":
+        try:
+            first, second = map(float, weights)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"options.weights are {weights!r}; give two numbers") from None
+        return FixedLoss(first, second)
+    losses: dict[str, Loss] = {"adaptive": AdaptiveLoss(), "printed": PrintedLoss()}
+    if name not in losses:
+        raise InvalidInput(f"options.loss is {name!r}; choose one of adaptive, fixed, printed")
+    return losses[name]
+
+
+def best_threshold(budgets: pp.Budgets, *, steps: int, batch_size: int) -> float:
+    """The threshold of `Exclude` with the largest expected signal to noise.
+
+    Those with ε ≥ t train as if all had t. A step's signal is the sum of about B clipped gradients, its noise σ(t)·C:
+    so B/σ(t) is compared, which for many steps is n(t)·μ(t)/√T, with n(t) people left and μ(t) the Gaussian-DP
+    parameter of (t, δ). Only budgets go in, so the rival costs nobody anything.
+    """
+    best, ratio = 0.0, 0.0
+    for threshold in np.unique(budgets.epsilon):
+        if int((budgets.epsilon >= threshold).sum()) < batch_size:
+            break
+        try:
+            made = pp.plan(budgets, Exclude(float(threshold)), steps=steps, batch_size=batch_size)
+        except InfeasibleBudget:
+            continue
+        if batch_size / made.noise_multiplier > ratio:
+            best, ratio = float(threshold), batch_size / made.noise_multiplier
+    if not best:
+        raise InvalidInput(f"no threshold leaves {batch_size:,} people to draw from; lower batch_size")
+    return best
+
+
+def plan_of(
+    method: str, epsilon: np.ndarray, delta: float, *, steps: int, batch_size: int, clip_norm: float
+) -> pp.Plan:
+    """The plan of a rival: a method of Privy Purse, "ceiling" (all at the largest ε), "exclude@2" or "exclude", which
+    takes the best threshold."""
+    budgets = pp.Budgets(epsilon, delta=delta)
+    how: Any = method
+    if method == "ceiling":
+        budgets, how = pp.Budgets(np.full_like(epsilon, epsilon.max()), delta=delta), "uniform"
+    elif method == "exclude":
+        how = Exclude(best_threshold(budgets, steps=steps, batch_size=batch_size))
+    elif method.startswith("exclude@"):
+        how = Exclude(float(method.removeprefix("exclude@")))
+    return pp.plan(budgets, how, steps=steps, batch_size=batch_size, clip_norm=clip_norm)

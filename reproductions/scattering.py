@@ -1,0 +1,160 @@
+"""One training on scattering features: a plan, a step length that follows from its noise, averages of the weights.
+
+Settings are chosen by validation accuracy. The one function that opens the test set refuses without a finished
+choice.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import privypurse as pp
+from privypurse.training.ordinary import train_ordinarily
+from reproductions import data, features
+from reproductions.choice import Choice, Rivals, Settings, Unfinished
+from reproductions.heads import Head, losses, network
+from reproductions.plans import epsilon_of, plan_of
+from reproductions.results import Job, Line
+from reproductions.score import accuracy
+
+_CHUNK = 5_000
+
+
+class Averages:
+    """Exponential moving averages of the weights after each step: post-processing of what is released anyway.
+
+    Early on an average forgets faster, as in De et al. (2022): min(decay, (1 + t) / (10 + t)). It is handed to
+    `pp.train` as a scheduler, the one thing that is called after every step.
+    """
+
+    def __init__(self, model: nn.Module, decays: Sequence[float]) -> None:
+        self._weights = [weight.detach() for weight in model.parameters()]
+        self._kept = {decay: [weight.clone() for weight in self._weights] for decay in decays}
+        self._steps = 0
+
+    def step(self) -> None:
+        self._steps += 1
+        for decay, kept in self._kept.items():
+            torch._foreach_lerp_(kept, self._weights, 1 - min(decay, self._steps / (9 + self._steps)))
+
+    def put(self, decay: float) -> None:
+        """Make the average the model's weights. Keeps the averages, not the weights."""
+        for weight, average in zip(self._weights, self._kept[decay], strict=True):
+            weight.copy_(average)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self._steps, "kept": self._kept}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._steps, self._kept = state_dict["steps"], state_dict["kept"]
+
+
+def step_length(plan: pp.Plan, settings: Settings) -> float:
+    """The learning rate with which noise alone moves a weight by ``walk`` in the whole run, whatever the method.
+
+    A step adds noise of deviation lr·σ·C/B to each weight; momentum m multiplies what it does by 1/(1−m), and T
+    independent steps by √T.
+    """
+    noise = plan.noise_multiplier * settings.clip_norm / settings.batch_size * math.sqrt(settings.steps)
+    return settings.walk * (1 - settings.momentum) / noise
+
+
+def trained(
+    method: str, settings: Settings, x: Tensor, y: Tensor, epsilon: np.ndarray, delta: float, seed: int
+) -> tuple[Head, Averages, dict[str, Any]]:
+    """A trained model with its averages, and what there is to say about its plan."""
+    torch.manual_seed(seed)
+    model = network(settings.network, tuple(x.shape[1:]), settings.width).to(x.device)
+    averages = Averages(model, settings.decays)
+    sizes: dict[str, Any] = {"steps": settings.steps, "batch_size": settings.batch_size}
+    plan = None
+    if method != "none":
+        plan = plan_of(method, epsilon, delta, clip_norm=settings.clip_norm, **sizes)
+    rate = settings.learning_rate if plan is None else step_length(plan, settings)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=settings.momentum)
+    if plan is None:
+        optimizer.register_step_post_hook(lambda *_: averages.step())
+        torch.manual_seed(seed)  # of the shuffles
+        train_ordinarily(model, optimizer, (x, y), losses, **sizes)
+        return model, averages, {"learning_rate": rate}
+    done = pp.train(model, optimizer, TensorDataset(x, y), plan, losses, scheduler=averages, seed=seed)
+    said = {
+        "learning_rate": rate,
+        "noise_multiplier": plan.noise_multiplier,
+        "people": int((plan.rates > 0).sum()),
+        "spent": sorted({round(float(each), 4) for each in plan.spent_by_level()}),
+        "how": done.how,
+        "seconds": done.seconds,
+    }
+    return model, averages, said
+
+
+def prepare(table: Rivals, folder: Path, device: str) -> None:
+    """Make the features of all views that settings may come to."""
+    values = {table.settings.views, *(each for stage in table.stages for each in stage.grid.get("views", ()))}
+    views = {view for each in values for view in features.VIEWS[each]}
+    features.prepare(table.data, views, _of(table, folder), torch.device(device), table.records)
+
+
+def _of(table: Rivals, folder: Path) -> Path:
+    return folder / "quick" if table.quick else folder
+
+
+def outcome(choice: Choice, job: Job, folder: Path, device: str) -> Line:
+    """One training and its score: on validation records to choose by, on test records to report."""
+    begun = time.monotonic()
+    table, settings, method = choice.table, job.settings, job.place["method"]
+    choosing = job.place["purpose"] == "choice"
+    where = (_of(table, folder), torch.device(device))
+    x, y, other_x, other_y = _records(
+        table.data, settings.views, settings.scaling, *where, table.validation if choosing else 0
+    )
+    epsilon = epsilon_of(table.budgets, y.cpu().numpy(), np.random.default_rng([job.seed, 3]))
+    model, averages, said = trained(method, settings, x, y, epsilon, table.delta, job.seed)
+    if choosing:
+        found = {}
+        for decay in settings.decays:
+            averages.put(decay)
+            found[str(decay)] = accuracy(model, other_x, other_y, losses, _CHUNK)
+    else:
+        found = test_accuracy(choice, job, model, averages, where[0])
+    return {"accuracy": found, **said, "records": len(y), "wall": time.monotonic() - begun}
+
+
+@lru_cache(maxsize=2)
+def _records(
+    name: str, views: str, scaling: str, folder: Path, device: torch.device, held: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training records, and those of them held back to choose by; kept on the device from one job to the next."""
+    x, y = features.load(name, "train", views, scaling, folder, device)
+    if not held:
+        return x, y, x[:0], y[:0]
+    trains, chooses = (torch.as_tensor(rows, device=device) for rows in data.split(len(y), held))
+    return x[trains], y[trains], x[chooses], y[chooses]
+
+
+@lru_cache(maxsize=1)
+def _test_records(name: str, views: str, scaling: str, folder: Path, device: torch.device) -> tuple[Tensor, Tensor]:
+    return features.load(name, "test", views, scaling, folder, device)
+
+
+def test_accuracy(choice: Choice, job: Job, model: nn.Module, averages: Averages, folder: Path) -> dict[str, float]:
+    """The one function that opens the test set: for a finished choice, and what it chose."""
+    chosen = choice.chosen(job.place["method"])  # raises where scores are missing
+    settings = job.settings
+    if settings != chosen.settings:
+        raise Unfinished(f"method {job.place['method']} was trained with settings that the choice did not choose")
+    device = next(model.parameters()).device
+    x, y = _test_records(choice.table.data, settings.views, settings.scaling, folder, device)
+    averages.put(chosen.decay)
+    return {str(chosen.decay): accuracy(model, x, y, losses, _CHUNK)}
