@@ -1,5 +1,6 @@
 """privypurse query: from a file of people to private answers whose cost adds up."""
 
+import json
 import math
 import re
 import shlex
@@ -15,6 +16,7 @@ from privypurse.accounting import gdp
 from privypurse.budgets.tables import read_table
 from privypurse.queries import Analyst
 from privypurse.queries.pursefile import PurseFile
+from privypurse.runs.folder import RunFolder
 
 N = 400
 
@@ -249,3 +251,21 @@ def test_csv_cells_are_told_apart(tmp_path):
     with Analyst(table, pp.Budgets([500.0] * 3)) as asks:  # who cannot pay for so little noise would not be counted
         assert abs(float(asks.count("a >= 1 and c != False or e == '3'", noise=0.1)) - 2) < 0.1 * 7
         assert abs(float(asks.count("e == 'y'", noise=0.1))) < 0.1 * 7
+
+
+def test_an_answer_can_be_written_as_a_public_file(capsys, people, tmp_path):
+    code, out, _ = run(capsys, "people.csv --json --out asked count --noise 20")
+    assert code == 0
+    opened = RunFolder.open("asked")
+    assert (opened.command, {name: file.public for name, file in opened.files.items()}) == (
+        "query",
+        {"answer.json": True},
+    )
+    assert json.loads((tmp_path / "asked" / "answer.json").read_text(encoding="utf-8")) == json.loads(out)
+    before = (tmp_path / "people.csv.purses").read_bytes()
+    code, _, err = run(capsys, "people.csv --out asked count --noise 20")
+    assert code == 2
+    assert "already holds the answer.json" in err
+    assert (tmp_path / "people.csv.purses").read_bytes() == before  # nobody paid
+    assert run(capsys, "people.csv --purses other --out seeded --seed 1 count --noise 20")[0] == 0
+    assert [file.public for file in RunFolder.open("seeded").files.values()] == [False]

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Gives 0 if it went well, 2 if the input was wrong (with a message that says how to mend it), 130 after Ctrl-C.
     """
     options = _parser().parse_args(arguments)
-    console = Console()
+    console = Console(highlight=False)
     try:
         options.run(options, console)
     except pp.PrivyPurseError as error:
@@ -33,8 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="privypurse",
-        description="Everyone sets their own privacy budget ε; nobody's is overdrawn.",
-        epilog="Each command has a --help of its own, with examples. Exit codes: 0 done, 2 wrong input, 130 Ctrl-C.",
+        description="Personalised differential privacy: everyone sets their own ε, and nobody's is overdrawn.",
+        epilog="Begin with `privypurse demo`. Each command has a --help of its own, with examples. "
+        "Exit codes: 0 done, 2 wrong input, 130 Ctrl-C.",
     )
     parser.add_argument("--version", action="version", version=f"privypurse {pp.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from privypurse.cli.extras import need_training
+from privypurse.cli.arguments import need_training
 from privypurse.cli.showing import as_it_is, bar
 
 if TYPE_CHECKING:
@@ -56,29 +56,22 @@ def run(options: argparse.Namespace, console: Console) -> None:
         f"[bold]{len(records.train):,} people of the 1994 census[/] (Adult; Becker & Kohavi 1996, UCI, CC BY 4.0), "
         f"each with a privacy budget of their own.\nFour ways to train the same network, {options.steps:,} steps, "
         f"{'once' if options.runs == 1 else f'{options.runs} times'} each.\n",
-        highlight=False,
     )
-    found: list[Trial] = []
-    total, done = len(demo.METHODS) * options.runs, 0
     with bar(console, "training", patience=0.0) as report:
-
-        def trained() -> None:
-            nonlocal done
-            done += 1
-            report(done, total)
-
-        report(done, total)
-        found.extend(
-            demo.trials(
-                records, out, steps=options.steps, runs=options.runs, accountant=options.accountant, trained=trained
-            )
+        found = demo.trials(
+            records,
+            out,
+            steps=options.steps,
+            runs=options.runs,
+            accountant=options.accountant,
+            progress=report,
         )
     for method, words in _WORDS.items():
-        console.print(f"{method:8} {words}", highlight=False)
+        console.print(f"{method:8} {words}")
     console.print(_table(found))
     for line in _notes(len(records.test), options.runs):
-        console.print(line, style="dim", highlight=False)
-    console.print(f"model, plan and metrics of each are in {as_it_is(options.out)}/", highlight=False)
+        console.print(line, style="dim")
+    console.print(f"model, plan and metrics of each are in {as_it_is(options.out)}/")
 
 
 def _table(found: list[Trial]) -> Table:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import privypurse as pp
-from privypurse.cli.extras import need_training
+from privypurse.cli.arguments import need_training
 from privypurse.cli.showing import as_it_is
 
 if TYPE_CHECKING:

@@ -9,16 +9,22 @@ from pathlib import Path
 from rich.console import Console
 
 import privypurse as pp
-from privypurse.assignment import METHODS, Exclude, Method
+from privypurse.assignment import METHODS
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.budgets.roll import Seal
+from privypurse.cli.arguments import levels, number_or_name
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
 from privypurse.plans import file as planfile
+from privypurse.runs.config import NewPlan
+from privypurse.runs.planning import made
 
 SHORT = "from everyone's ε to a certified training plan"
 LONG = """\
-Turn a table of people and their ε into a training plan in which nobody's ε is overdrawn.
+Turn a table of people and their ε into a training plan that is certified to spend at most each person's own (ε, δ).
+
+A plan fixes, before training begins, the noise multiplier σ, the steps, and for each record its sampling rate
+(Poisson subsampling) and the norm that its gradient is clipped to. `privypurse train` trains by it.
 
 The table is a .csv or .parquet file with one row for each record. It holds either a column of budgets (--epsilon)
 or a column of categories (--level) whose ε you give (--levels).
@@ -34,11 +40,11 @@ another order, be edited, come and go. Without, it holds for this file, byte for
 budgets and written so that only you can read it.
 
 methods:
-  sample     whoever grants more privacy is drawn more often (the default)
-  scale      whoever grants more privacy is clipped less
+  sample     a sampling rate that grows with ε, one clip norm (the default)
+  scale      a clip norm that grows with ε, one sampling rate
   uniform    everyone at the strictest ε: ordinary DP-SGD
   exclude    people below --threshold (default: the mean ε) take no part, the rest train uniformly
-  curve-fit  rates by a fitted curve, checked and corrected
+  curve-fit  sampling rates by a fitted curve, checked and corrected
 
 Without --noise-multiplier the noise is solved so that a batch holds --batch-size people on average; each ε then
 protects a person's data, given the list of budgets. With it (sample, curve-fit) each rate follows from the person's
@@ -51,17 +57,17 @@ def add_options(command: argparse.ArgumentParser) -> None:
     who = command.add_argument_group("who holds what")
     who.add_argument("--epsilon", metavar="COLUMN", help='column of budgets (default: "epsilon")')
     who.add_argument("--level", metavar="COLUMN", help="column of categories, instead of --epsilon")
-    who.add_argument("--levels", metavar="NAME=ε,…", type=_levels, help="the ε of each category")
-    who.add_argument("--delta", type=_number_or_name, help=f"a number or a column (default: {DEFAULT_DELTA:g})")
+    who.add_argument("--levels", metavar="NAME=ε,…", type=levels, help="the ε of each category")
+    who.add_argument("--delta", type=number_or_name, help=f"a number or a column (default: {DEFAULT_DELTA:g})")
     who.add_argument(
         "--person",
         metavar="COLUMN",
-        help="column of ids: records of one person are one unit, and the plan follows people, not rows",
+        help="column of ids: the privacy unit is a person with all their records, and the plan follows ids, not rows",
     )
     how = command.add_argument_group("how to train")
-    how.add_argument("--steps", type=int, required=True, help="number of training steps")
+    how.add_argument("--steps", type=int, required=True, help="training steps: noisy sums of per-example gradients")
     how.add_argument(
-        "--batch-size", type=int, required=True, help="people in a batch: the public divisor of each step"
+        "--batch-size", type=int, required=True, help="public divisor of each step; expected batch where σ is solved"
     )
     how.add_argument("--clip-norm", type=float, default=1.0, help="reference clip norm C (default: 1.0)")
     how.add_argument("--noise-multiplier", type=float, help="fix σ instead of solving it")
@@ -84,33 +90,21 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     _check_out(Path(options.out), Path(options.table))  # said before the work, not after it
-    method: str | Method = options.method
-    if options.threshold is not None:
-        if options.method != "exclude":
-            raise pp.InvalidInput(f"--threshold is for --method exclude, not {options.method}")
-        method = Exclude(threshold=options.threshold)
+    if options.threshold is not None and options.method != "exclude":
+        raise pp.InvalidInput(f"--threshold is for --method exclude, not {options.method}")
+    asked = NewPlan(**{name: given for name, given in vars(options).items() if name in NewPlan.__dataclass_fields__})
     budgets, seal = _read(options)
     with bar(console, "certifying") as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: the plan's facts say it
-        plan = pp.plan(
-            budgets,
-            method,
-            steps=options.steps,
-            batch_size=options.batch_size,
-            clip_norm=options.clip_norm,
-            noise_multiplier=options.noise_multiplier,
-            extra_steps=options.extra_steps,
-            accountant=options.accountant,
-            progress=progress,
-        )
+        plan = made(asked, budgets, progress)
         plan.spent_by_level(progress=progress)
     if seal is not None:
         plan = plan.sealed(seal)
     if options.delta is None:
-        console.print(default_delta("--delta"), highlight=False)
+        console.print(default_delta("--delta"))
     show_plan(plan, console)
     plan.save(options.out)
-    console.print(f"written to {as_it_is(options.out)}", highlight=False)
+    console.print(f"written to {as_it_is(options.out)}")
 
 
 def _read(options: argparse.Namespace) -> tuple[pp.Budgets, Seal | None]:
@@ -137,23 +131,3 @@ def _check_out(out: Path, table: Path) -> None:
         raise pp.InvalidInput(f"--out {out} is the table itself and would be overwritten; name another file")
     if out.exists() and planfile.FORMAT.encode() not in out.read_bytes()[:200]:
         raise pp.InvalidInput(f"--out {out} exists and is no plan; name another file, or remove it first")
-
-
-def _levels(text: str) -> dict[str, float]:
-    levels: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        if name.strip() in levels:
-            raise argparse.ArgumentTypeError(f"level {name.strip()!r} is given twice")
-        try:
-            levels[name.strip()] = float(value)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not of the form strict=1,medium=2,relaxed=3") from None
-    return levels
-
-
-def _number_or_name(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import warnings
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +17,19 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.budgets.budgets import DEFAULT_DELTA
+from privypurse.cli.arguments import number_or_name, numbers
 from privypurse.cli.showing import as_it_is
 from privypurse.errors import PrivyPurseWarning
 
 if TYPE_CHECKING:
-    from privypurse.queries import Analyst, Answer
+    from privypurse.queries import Answer
 
 SHORT = "private answers about a table of people, each within their own ε"
 LONG = """\
-Ask a table of people for a count, a sum, a mean or a histogram. The answer carries normal noise, and everybody whom
-the question touches pays for it out of their own purse. Whoever cannot pay any more is not counted: every answer says
-what it costs, and nothing that is printed says who is missing, or how many.
+Ask a table of people for a count, a sum, a mean or a histogram. The answer carries Gaussian noise, and everybody whom
+the question touches pays for it out of their own purse: their privacy loss over all questions stays within their own
+(ε, δ). Whoever cannot pay any more is not counted. Every answer says what it costs at most; nothing that is printed
+says who is missing, or how many.
 
 The table is a .csv or .parquet file with one row for each record. What has been spent is kept in a file beside it
 (people.csv.purses), so that questions of today and tomorrow add up. Keep that file as long as the data: removing it
@@ -53,64 +56,67 @@ conditions (--where): column names (`in backticks` if they hold spaces), numbers
 not in, and, or, not, + - * /. A missing cell makes a comparison false.
 """
 _OPTION = re.compile(r"(?<!['\w])(categories|edges)=?(?!['\w])")  # as the library's errors name them
-_NOISE = "standard deviation of the noise"
 _BEFORE = "privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purses FILE]"
-_BOUNDS = " --lower NUMBER --upper NUMBER"
-_USAGE = {"count": "", "sum": f" COLUMN{_BOUNDS}", "mean": f" COLUMN{_BOUNDS}",
-          "histogram": " COLUMN (--categories A,B,… | --edges 0,10,…)", "holding": " ε"}  # fmt: skip
+_BOUNDS = " COLUMN --lower NUMBER --upper NUMBER"
+_QUESTIONS = {
+    "count": ("how many people", ""),
+    "sum": ("the sum of a column", _BOUNDS),
+    "mean": ("the mean of a column", _BOUNDS),
+    "histogram": (
+        "how many in each category, or between edges",
+        " COLUMN (--categories A,B,… | --edges 0,10,…)",
+    ),
+    "holding": ("how many of all people can still pay an ε", " ε"),
+}
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     command.usage = f"{_BEFORE}\n       QUESTION …  (count, sum, mean, histogram or holding; then --help)"
     command.add_argument("table", metavar="TABLE", help="the .csv or .parquet file of people")
     who = command.add_argument_group("who holds what")
-    who.add_argument("--epsilon", metavar="COLUMN|ε", default="epsilon", type=_number_or_name,
-                     help='column of budgets, or one ε for all (default: the column "epsilon")')  # fmt: skip
-    who.add_argument("--delta", metavar="COLUMN|δ", default=1e-5, type=_number_or_name,
-                     help="column of δ, or one for all (default: 1e-5)")  # fmt: skip
-    who.add_argument("--person", metavar="COLUMN", help="column of ids: records of one person are one unit")
-    who.add_argument(
-        "--purses", metavar="FILE", help="where spending is kept (default: the table's name and .purses)"
-    )
+    for option, sign, usual in (("--epsilon", "ε", "epsilon"), ("--delta", "δ", DEFAULT_DELTA)):
+        said = f"column of {sign}, or one {sign} for all (default: {usual})"
+        who.add_argument(option, metavar=f"COLUMN|{sign}", default=usual, type=number_or_name, help=said)
+    who.add_argument("--person", metavar="COLUMN", help="column of ids: the privacy unit is a person, not a record")
+    who.add_argument("--purses", metavar="FILE", help="where spending is kept (default: TABLE.purses)")
     command.add_argument("--json", action="store_true", help="print the answer as JSON")
+    command.add_argument("--out", metavar="FOLDER", type=Path, help="write answer.json there, listed as public")
     command.add_argument("--seed", type=int, help="repeatable noise, for tests: NOT private")
-    questions = command.add_subparsers(title="questions", dest="question", required=True, metavar="QUESTION",
-                                       prog="privypurse query TABLE")  # fmt: skip
-    count = questions.add_parser("count", help="how many people")
-    total = questions.add_parser("sum", help="the sum of a column")
-    mean = questions.add_parser("mean", help="the mean of a column")
-    histogram = questions.add_parser("histogram", help="how many in each category, or between edges")
-    holding = questions.add_parser("holding", help="how many of all people can still pay an ε")
-    holding.add_argument("holding", metavar="ε", type=float, help="of one question by itself, at --at-delta")
-    for question in (total, mean):
+    questions = command.add_subparsers(
+        title="questions", dest="question", required=True, metavar="QUESTION", prog="privypurse query TABLE"
+    )
+    for name, (words, arguments) in _QUESTIONS.items():
+        _add_question(questions.add_parser(name, help=words), name, arguments)
+
+
+def _add_question(question: argparse.ArgumentParser, name: str, arguments: str) -> None:
+    rows = "" if name == "holding" else " [--where CONDITION]"
+    question.usage = f"{_BEFORE}\n       {name}{arguments} (--noise NUMBER | --cost ε) [--at-delta δ]{rows}"
+    if name == "holding":
+        question.add_argument("holding", metavar="ε", type=float, help="of one question by itself, at --at-delta")
+    elif name != "count":
         question.add_argument("column", metavar="COLUMN")
-        question.add_argument(
-            "--lower", metavar="NUMBER", type=float, required=True, help="public bound of what a person adds"
-        )
-        question.add_argument(
-            "--upper", metavar="NUMBER", type=float, required=True, help="public bound of what a person adds"
-        )
-    histogram.add_argument("column", metavar="COLUMN")
-    bins = histogram.add_mutually_exclusive_group(required=True)
-    bins.add_argument("--categories", metavar="A,B,…", help="public values of the column")
-    bins.add_argument("--edges", metavar="0,10,…", type=_numbers, help="public bounds of bins")
-    for question in (count, total, mean, histogram, holding):
-        name = question.prog.rpartition(" ")[2]
-        rows = "" if question is holding else " [--where CONDITION]"
-        question.usage = f"{_BEFORE}\n       {name}{_USAGE[name]} (--noise NUMBER | --cost ε) [--at-delta δ]{rows}"
-        on_both = ", in people, on count and scaled sum" if question is mean else ""
-        price = question.add_mutually_exclusive_group(required=True)
-        price.add_argument("--noise", metavar="NUMBER", type=float, help=_NOISE + on_both)
-        price.add_argument("--cost", metavar="ε", type=float, help="what it may cost a person, by itself")
-        question.add_argument("--at-delta", metavar="δ", type=float, default=DEFAULT_DELTA,
-                              help="the δ at which costs are told and given (default: 1e-5)")  # fmt: skip
-        if question is not holding:
-            question.add_argument("--where", metavar="CONDITION", help="rows to look at (default: all)")
+    if name in ("sum", "mean"):
+        for bound in ("--lower", "--upper"):
+            what = "public bound of what a person adds"
+            question.add_argument(bound, metavar="NUMBER", type=float, required=True, help=what)
+    if name == "histogram":
+        bins = question.add_mutually_exclusive_group(required=True)
+        bins.add_argument("--categories", metavar="A,B,…", help="public values of the column")
+        bins.add_argument("--edges", metavar="0,10,…", type=numbers, help="public bounds of bins")
+    price = question.add_mutually_exclusive_group(required=True)
+    on_both = ", in people, on count and scaled sum" if name == "mean" else ""
+    price.add_argument("--noise", metavar="NUMBER", type=float, help=f"standard deviation of the noise{on_both}")
+    price.add_argument("--cost", metavar="ε", type=float, help="what it may cost a person, by itself")
+    told = "the δ at which costs are told and given (default: 1e-5)"
+    question.add_argument("--at-delta", metavar="δ", type=float, default=DEFAULT_DELTA, help=told)
+    if rows:
+        question.add_argument("--where", metavar="CONDITION", help="rows to look at (default: all)")
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
     from privypurse.budgets.tables import read_table, unchanged
-    from privypurse.queries import Analyst
+    from privypurse.runs.folder import RunFolder, check_free
 
     with unchanged(Path(options.table)):
         table = read_table(options.table)
@@ -119,24 +125,32 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if Path(purses).resolve() == Path(options.table).resolve():
         raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
     opened = not Path(purses).exists()
+    if options.out is not None:  # said before anybody pays
+        check_free(options.out, "answer.json")
+        folder = RunFolder.begin(options.out, "query")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # said below, in red
-        analyst = Analyst(table, budgets, purses=purses, seed=options.seed)
+        analyst = pp.Analyst(table, budgets, purses=purses, seed=options.seed)
     try:
         with analyst:
             answer = _asked(analyst, options)
     except OSError as error:
         raise pp.PrivyPurseError(f"spending cannot be written to {purses} ({error}), so nothing is told") from None
+    text = json.dumps(answer.to_json(), ensure_ascii=False)
     if options.json:
-        console.print(json.dumps(answer.to_json(), ensure_ascii=False), markup=False, highlight=False, soft_wrap=True)
-        return
-    _show(answer, options, console)
-    if options.seed is not None:
-        console.print(f"[bold red]seeded with {options.seed}: a test, NOT private[/]", highlight=False)
-    if opened:
-        said = f"new purses for {budgets.people:,} people: {as_it_is(str(purses))}"
-        console.print(said, highlight=False, soft_wrap=True)
-    console.print(f"spending is kept in {as_it_is(str(purses))}; keep it as long as the data", highlight=False)
+        console.print(text, markup=False, soft_wrap=True)
+    else:
+        _show(answer, options, console)
+        if options.seed is not None:
+            console.print(f"[bold red]seeded with {options.seed}: a test, NOT private[/]")
+        if opened:
+            console.print(f"new purses for {budgets.people:,} people: {as_it_is(str(purses))}", soft_wrap=True)
+        console.print(f"spending is kept in {as_it_is(str(purses))}; keep it as long as the data")
+    if options.out is not None:
+        try:
+            folder.add("answer.json", text + "\n", public=options.seed is None)
+        except OSError as error:
+            raise pp.PrivyPurseError(f"{error}: the answer is given, but not in {options.out}") from None
 
 
 def _beside(table: Path) -> str:
@@ -165,22 +179,20 @@ def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
     return pp.Budgets(np.full(rows, options.epsilon), delta=delta, person=person)
 
 
-def _asked(analyst: Analyst, options: argparse.Namespace) -> Answer:
+def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:
     price = {"noise": options.noise, "cost": options.cost, "delta": options.at_delta}
     if options.question == "holding":
         return analyst.count_holding(options.holding, **price)
-    shared = {**price, "where": options.where}
-    match options.question:
-        case "count":
-            return analyst.count(**shared)
-        case "sum":
-            return analyst.sum(options.column, lower=options.lower, upper=options.upper, **shared)
-        case "mean":
-            return analyst.mean(options.column, lower=options.lower, upper=options.upper, **shared)
+    price["where"] = options.where
+    if options.question == "count":
+        return analyst.count(**price)
+    if options.question in ("sum", "mean"):
+        ask = getattr(analyst, options.question)
+        return ask(options.column, lower=options.lower, upper=options.upper, **price)  # type: ignore[no-any-return]
     try:
         if options.edges is not None:
-            return analyst.histogram(options.column, edges=options.edges, **shared)
-        return analyst.histogram(options.column, categories=_categories(options.categories), **shared)
+            return analyst.histogram(options.column, edges=options.edges, **price)
+        return analyst.histogram(options.column, categories=_categories(options.categories), **price)
     except pp.InvalidInput as error:
         raise pp.InvalidInput(_OPTION.sub(r"--\1", str(error))) from None
 
@@ -197,25 +209,23 @@ def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None
     else:
         about = "" if answer.error is None else f" ± about {in_short(answer.error)}"
         value = _rounded(float(answer), answer.error or answer.noise)
-        console.print(f"[bold]{options.question}: {value}{about}[/]", highlight=False)
+        console.print(f"[bold]{options.question}: {value}{about}[/]")
     if answer.note:
-        console.print(answer.note, highlight=False, soft_wrap=True)
+        console.print(answer.note, soft_wrap=True)
     what = "count and scaled sum" if options.question == "mean" else "each number"
-    console.print(f"noise: normal, standard deviation {answer.noise:g} on {what}", highlight=False, soft_wrap=True)
-    console.print(f"{answer.says}; whom it does not touch pays nothing", highlight=False, soft_wrap=True)
+    console.print(f"noise: normal, standard deviation {answer.noise:g} on {what}", soft_wrap=True)
+    console.print(f"{answer.says}; whom it does not touch pays nothing", soft_wrap=True)
 
 
 def _rounded(value: float, noise: float) -> str:
-    """As many digits as the noise leaves a meaning to: to a hundredth of it."""
-    places = max(0, 2 - math.floor(math.log10(noise)))
-    return f"{value:.{min(places, 12)}f}"
+    """To a hundredth of the noise: further digits mean nothing."""
+    return f"{value:.{min(max(0, 2 - math.floor(math.log10(noise))), 12)}f}"
 
 
 def _bin_names(options: argparse.Namespace) -> list[str]:
     if options.edges is None:
         return [str(value) for value in _categories(options.categories)]
-    pairs = list(zip(options.edges, options.edges[1:], strict=False))
-    return [f"{low:g} … {high:g}" for low, high in pairs]
+    return [f"{low:g} … {high:g}" for low, high in pairwise(options.edges)]
 
 
 def _categories(text: str) -> list[Any]:
@@ -227,17 +237,3 @@ def _categories(text: str) -> list[Any]:
         return [float(word) for word in words]
     except ValueError:
         return words
-
-
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 0,10,20") from None
-
-
-def _number_or_name(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text

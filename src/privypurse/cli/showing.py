@@ -25,10 +25,10 @@ def show_plan(plan: pp.Plan, console: Console) -> None:
     for row in plan.by_level():
         table.add_row(*summaries.cells(row))
     for line in summaries.facts(plan):
-        console.print(as_it_is(line), highlight=False, soft_wrap=True)
+        console.print(as_it_is(line), soft_wrap=True)
     console.print(table)
     for line in (plan.promise.text, summaries.ROUNDED, summaries.SENSITIVE):
-        console.print(line, style="dim", highlight=False)
+        console.print(line, style="dim")
 
 
 def default_delta(option: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 import privypurse as pp
-from privypurse.cli.extras import need_training
+from privypurse.cli.arguments import need_training
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
-from privypurse.runs.config import example, read_config
+from privypurse.runs.config import RunConfig, example, read_config
 
 if TYPE_CHECKING:
     from privypurse.runs.train import Finished
@@ -69,21 +70,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
     def planned(plan: pp.Plan) -> None:
         waiting.close()  # two bars at once would write over each other
-        if config.budgets is not None and config.budgets.simulate is not None:
-            console.print("Budgets are simulated: nobody in the data granted them.", highlight=False)
-        if config.budgets is not None and config.budgets.delta is None:
-            console.print(as_it_is(default_delta("delta under [budgets]")), highlight=False)
-        if config.budgets is None:
-            console.print(
-                "What people grant now was not compared with the plan; with [budgets] beside plan = it is.",
-                highlight=False,
-            )
-        if plan.absent:
-            console.print(
-                f"{plan.absent:,} planned people have no row in the table: they are absent and contribute nothing. "
-                "Sensitive.",
-                highlight=False,
-            )
+        for line in _about(config, plan):
+            console.print(as_it_is(line))
         show_plan(plan, console)
         console.print()
 
@@ -100,6 +88,19 @@ def run(options: argparse.Namespace, console: Console) -> None:
     _show(finished, config.training.seed, console)
 
 
+def _about(config: RunConfig, plan: pp.Plan) -> Iterator[str]:
+    """What the reader of a plan has to know of where it comes from."""
+    if config.budgets is None:
+        yield "What people grant now was not compared with the plan; with [budgets] beside plan = it is."
+    else:
+        if config.budgets.simulate is not None:
+            yield "Budgets are simulated: nobody in the data granted them."
+        if config.budgets.delta is None:
+            yield default_delta("delta under [budgets]")
+    if plan.absent:
+        yield f"{plan.absent:,} planned people have no row here: they are absent and contribute nothing. Sensitive."
+
+
 def _stopped(checkpoint: Path | None) -> str:
     if checkpoint is None:
         return "stopped; nothing was kept, for [training] names no checkpoint folder"
@@ -107,17 +108,17 @@ def _stopped(checkpoint: Path | None) -> str:
 
 
 def _show(finished: Finished, seed: int | None, console: Console) -> None:
-    console.print(f"{finished.steps:,} steps taken in {finished.seconds:.1f} s", highlight=False)
-    if finished.score is None:
+    score = finished.score
+    console.print(f"{finished.steps:,} steps taken in {finished.seconds:.1f} s")
+    if score is None:
         console.print("no test table: nothing is said about accuracy, since on people in training it is sensitive")
     else:
         console.print(
-            f"[bold]test accuracy {finished.score.accuracy:.2%}[/], test loss {finished.score.loss:.4f}, on "
-            f"{finished.score.records:,} records that took no part in training",
-            highlight=False,
+            f"[bold]test accuracy {score.accuracy:.2%}[/], test loss {score.loss:.4f}, on {score.records:,} records "
+            "that took no part in training"
         )
     if seed is not None:
-        console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]", highlight=False)
+        console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]")
     if finished.spending is not None:
-        console.print(f"spending.csv: {finished.spending.text} Sensitive.", highlight=False)
-    console.print(f"written to {as_it_is(str(finished.folder))}; public.json says what may be shown", highlight=False)
+        console.print(f"spending.csv: {finished.spending.text} Sensitive.")
+    console.print(f"written to {as_it_is(str(finished.folder))}; public.json says what may be shown")

@@ -3,16 +3,14 @@
 from privypurse.datasets.census import Adult, adult
 from privypurse.datasets.folders import folder
 from privypurse.datasets.hospitals import Hospital, heart_disease
-from privypurse.datasets.idx import mnist
-from privypurse.datasets.images import Images
-from privypurse.datasets.matlab import svhn
-from privypurse.datasets.sheets import cifar10, svhn_rebuilt
+from privypurse.datasets.images import Images, channels_first, cifar10, mnist, svhn, svhn_rebuilt
 
 __all__ = [
     "Adult",
     "Hospital",
     "Images",
     "adult",
+    "channels_first",
     "cifar10",
     "folder",
     "heart_disease",

@@ -9,7 +9,6 @@ is not, choosing them would cost ε as well.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from privypurse._validate import integer
+from privypurse.accounting import Progress
 from privypurse.assignment import plan
 from privypurse.budgets import Budgets, preferences
 from privypurse.errors import InvalidInput
@@ -82,23 +83,18 @@ def check_out(folder: Path) -> None:
 
 
 def trials(
-    records: TrainTest,
-    folder: Path,
-    *,
-    steps: int,
-    runs: int,
-    accountant: str = "pld",
-    trained: Callable[[], None] = lambda: None,
-) -> Iterator[Trial]:
-    """Train each method ``runs`` times and save its first model, plan and metrics; ``trained`` is called after each.
+    records: TrainTest, folder: Path, *, steps: int, runs: int, accountant: str = "pld", progress: Progress
+) -> list[Trial]:
+    """Train each method ``runs`` times and save its first model, plan and metrics.
 
     Guarantee: one run of a private method costs each person in training at most the ε of its plan. Whoever sees
     several runs sees several such costs: only the first model is kept.
     """
-    if runs < 1:
-        raise InvalidInput(f"runs is {runs}; it must be at least 1")
+    integer(runs, "runs")
     budgets = budgets_of(len(records.train))
     assert records.test is not None
+    found: list[Trial] = []
+    progress(0, runs * len(METHODS))
     for method in METHODS:
         made = None
         if method != NONE:
@@ -108,10 +104,10 @@ def trials(
         for _ in range(runs):
             models.append(_trained(records, made, steps))
             scores.append(score(models[-1], records.test.inputs, records.test.labels))
-            trained()
-        trial = Trial(method, made, tuple(scores), (time.perf_counter() - begun) / runs)
-        _save(folder / method, models[0], trial, steps)
-        yield trial
+            progress(runs * len(found) + len(scores), runs * len(METHODS))
+        found.append(Trial(method, made, tuple(scores), (time.perf_counter() - begun) / runs))
+        _save(folder / method, models[0], found[-1], steps)
+    return found
 
 
 def _trained(records: TrainTest, made: Plan | None, steps: int) -> nn.Module:

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from privypurse.accounting import Progress
-from privypurse.assignment import Exclude, Method, plan
+from privypurse.assignment import Exclude
+from privypurse.assignment import plan as make_plan
 from privypurse.budgets import Budgets, preferences
 from privypurse.budgets.roll import Seal
 from privypurse.errors import InvalidInput
@@ -23,41 +24,41 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -
     """
     budgets = None if config.budgets is None else _budgets(config.budgets, config, records)
     if isinstance(config.plan, Path):
-        made = Plan.load(config.plan)
-        _refuse_others(made, config, budgets)
-        return made
+        loaded = Plan.load(config.plan)
+        _refuse_others(loaded, config, budgets)
+        return loaded
     assert budgets is not None
     if budgets.person is not None or not isinstance(config.data, Table):
-        return _made(config.plan, budgets, progress)
+        return made(config.plan, budgets, progress)
     seal = Seal.of(config.data.table)  # before planning, which takes a while
-    return _made(config.plan, budgets, progress).sealed(seal)
+    return made(config.plan, budgets, progress).sealed(seal)
 
 
-def _refuse_others(made: Plan, config: RunConfig, budgets: Budgets | None) -> None:
+def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> None:
     """Raise unless the plan is known to be for the people of these rows (rule 13)."""
     data, name = config.data, str(config.plan)
     person = data.person if isinstance(data, Table) else None
-    if made.roll is not None and person is None:
+    if plan.roll is not None and person is None:
         raise InvalidInput(
             f'{name} was made with ids and is applied by id; name the column of ids: person = "…" under [data]'
         )
-    if made.roll is None and person is not None:
+    if plan.roll is None and person is not None:
         raise InvalidInput(
             f"{name} was made without ids, but [data] or [budgets] names person = {person!r}; make the plan with "
             f"--person {person}, or leave person out"
         )
-    if made.seal is not None and not (isinstance(data, Table) and made.seal.fits(data.table)):
+    if plan.seal is not None and not (isinstance(data, Table) and plan.seal.fits(data.table)):
         raise InvalidInput(
             f"{name} holds for the rows of its table as they were, and these are others, or in another order; make "
             "the plan anew from this table, or with --person, so that it follows people"
         )
-    if made.roll is None and made.seal is None and isinstance(data, Table) and budgets is None:
+    if plan.roll is None and plan.seal is None and isinstance(data, Table) and budgets is None:
         raise InvalidInput(
             f"{name} does not say whose rows it is for; make it with `privypurse plan {data.table} --person …`, or "
             "name what people granted under [budgets], to be compared with it row by row"
         )
     if budgets is not None:
-        made.check(budgets)
+        plan.check(budgets)
 
 
 def _budgets(asked: Grants, config: RunConfig, records: int) -> Budgets:
@@ -76,19 +77,8 @@ def _budgets(asked: Grants, config: RunConfig, records: int) -> Budgets:
     )
 
 
-def _made(asked: NewPlan, budgets: Budgets, progress: Progress | None) -> Plan:
-    method: str | Method = asked.method
-    if asked.threshold is not None:
-        method = Exclude(threshold=asked.threshold)
-    return plan(
-        budgets,
-        method,
-        steps=asked.steps,
-        batch_size=asked.batch_size,
-        clip_norm=asked.clip_norm,
-        noise_multiplier=asked.noise_multiplier,
-        extra_steps=asked.extra_steps,
-        stop=asked.stop,
-        accountant=asked.accountant,
-        progress=progress,
-    )
+def made(asked: NewPlan, budgets: Budgets, progress: Progress | None = None) -> Plan:
+    """The plan that a configuration or a command asks for."""
+    arguments = {**vars(asked), "method": asked.method if asked.threshold is None else Exclude(asked.threshold)}
+    del arguments["threshold"]
+    return make_plan(budgets, **arguments, progress=progress)

@@ -73,8 +73,8 @@ def _images(name: str) -> datasets.Images:
 
 def pixels(images: AnyArray, labels: AnyArray) -> Records:
     """Bytes to [0, 1], and channels to where torch wants them: [n, channels, height, width]."""
-    channels = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
-    return Records(channels.astype(np.float32) / np.float32(255), labels.astype(np.int64))
+    scaled = datasets.channels_first(images).astype(np.float32) / np.float32(255)
+    return Records(scaled, labels.astype(np.int64))
 
 
 def _table(path: Path, data: Table, person: str | None = None) -> Records:
