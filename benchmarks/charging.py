@@ -1,8 +1,8 @@
 """What individual accounting costs: python -m benchmarks.charging [--device cuda]
 
-First, a million people: charging everyone for a step, reading new norms (a look), asking the filter. Then training:
+First, a million people: charging everyone for a step, reading new norms, asking the filter. Then training:
 steps of 512 of the MNIST network with 26,010 parameters on 60,000 made-up images, with and without levels, purses and
-charges, in turn in one process; and a look at everybody's norm, as a share of the training between two looks.
+charges, in turn in one process; and a norm pass over everybody, as a share of the training between two of them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from privypurse.accounting.odometer import Odometer
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.models import TramerBoneh
 from privypurse.training.gradients import recorded
-from privypurse.training.individual.accounting import Individual, follow
-from privypurse.training.individual.norm_passes import Looks
+from privypurse.training.individual.accounting import Individual, accounting_of
+from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.records import Records
+from privypurse.training.setup import Setup
 
 LOSS = partial(F.cross_entropy, reduction="none")
 PEOPLE, BATCH = 60_000, 512
@@ -73,7 +75,7 @@ def million(console: Console) -> None:
     table.add_column("what")
     table.add_column("ms", justify="right")
     for what, work in (
-        ("charge everyone for a step (written down at the next look)", plain.advance),
+        ("charge everyone for a step (written down with the next norms)", plain.advance),
         ("charge a step and write it down at once", lambda: one_step_and_write(plain)),
         ("the same under the filter", lambda: one_step_and_write(filtered)),
         ("new norms at every single step (K = 1), charged and written down", look_at_every_step),
@@ -93,12 +95,11 @@ class Steps:
         torch.manual_seed(0)
         model = TramerBoneh().to(device)
         self._optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        self.run = PrivateRun(plan, model, self._optimizer, seed=0)
-        self.looks = Looks(self.run, data, LOSS)
-        if individual is not None:
-            follow(self.run, individual, self.looks)
-        self._draws, self._data, self._device = Draws(self.run), data, device
-        self.run.prepare()  # the first look
+        setup, records = Setup(plan, model, self._optimizer, seed=0), Records(data, plan)
+        self.passes = NormPasses(setup, records, LOSS)
+        self.run = PrivateRun(setup, accounting_of(setup, records, LOSS, individual))
+        self._draws, self._data, self._device = Draws(self.run, records), data, device
+        self.run.prepare()  # the first norm pass
 
     def __call__(self, count: int = 20) -> None:
         run = self.run
@@ -108,7 +109,7 @@ class Steps:
                 index = torch.as_tensor(batch.records, device=self._device)
                 x, y = (tensor[index] for tensor in self._data.tensors)
                 tape, _ = recorded(run.recorder, LOSS, (x,), y, False)
-                run.add(tape, *batch.places(run))
+                run.add(tape, *batch.places(run.setup))
             run.release()
             self._optimizer.step()
         if self._device == "cuda":
@@ -138,19 +139,19 @@ def training(console: Console, device: str, repeats: int) -> None:
             if turn:
                 taken[name].append((time.perf_counter() - begun) / 20)
     plain = statistics.median(taken["without"])
-    table = Table(title=f"steps of {BATCH} of the MNIST network, {device}, milliseconds; looks not counted")
+    table = Table(title=f"steps of {BATCH} of the MNIST network, {device}, milliseconds; norm passes not counted")
     for column in ("", "ms a step", "more than without"):
         table.add_column(column, justify="right" if column else "left")
     for name, found in taken.items():
         ratio = statistics.median(one / other - 1 for one, other in zip(found, taken["without"], strict=True))
         table.add_row(name, f"{1e3 * statistics.median(found):.2f}", f"{ratio:+.1%}")
     console.print(table)
-    looks = ways["without"].looks
-    whole = seconds(lambda: looks.norms(), 3)
-    half = seconds(lambda: looks.norms(np.arange(0, PEOPLE, 2)), 3)
+    passes = ways["without"].passes
+    whole = seconds(lambda: passes.norms(0), 3)
+    half = seconds(lambda: passes.norms(0, np.arange(0, PEOPLE, 2)), 3)
     epoch = plain * PEOPLE / BATCH
-    table = Table(title=f"a look at everybody's norm: {whole:.2f} s ({half:.2f} s with half of the purses empty)")
-    for column in ("one look in", "training in between", "more time"):
+    table = Table(title=f"a norm pass over everybody: {whole:.2f} s ({half:.2f} s with half of the purses empty)")
+    for column in ("one norm pass in", "training in between", "more time"):
         table.add_column(column, justify="right")
     for epochs in (1, 2, 10):
         table.add_row(f"{epochs} epochs", f"{epochs * epoch:.2f} s", f"{whole / (epochs * epoch):+.0%}")

@@ -31,6 +31,7 @@ from benchmarks.plan import alone
 from privypurse.runs.models import TramerBoneh
 from privypurse.training.gradients import recorded
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.setup import Setup
 
 Step = Callable[[], Any]
 CLIP, LEARNING_RATE = 1.0, 1e-3
@@ -120,18 +121,16 @@ def plain(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
     return Mode(gradients, optimizer.step)
 
 
-def _run(model: nn.Module, records: int) -> tuple[PrivateRun, torch.optim.Optimizer]:
+def _run(model: nn.Module, records: int, wide: bool = False) -> tuple[PrivateRun, torch.optim.Optimizer]:
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     budgets = pp.Budgets(np.full(records, 8.0), delta=1e-5)
     plan = pp.plan(budgets, "uniform", steps=1000, batch_size=records // 2, clip_norm=CLIP, accountant="rdp")
-    return PrivateRun(plan, model, optimizer), optimizer
+    return PrivateRun(Setup(plan, model, optimizer), wide_sums=wide), optimizer
 
 
 def ours(model: nn.Module, x: Tensor, y: Tensor, wide: bool = False) -> Mode:
     """What pp.train does in a step, and the ordinary loop too."""
-    run, optimizer = _run(model, x.shape[0])
-    if wide:
-        run.widen()
+    run, optimizer = _run(model, x.shape[0], wide)
     units = torch.arange(x.shape[0], device=x.device)
 
     def gradients() -> None:

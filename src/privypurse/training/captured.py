@@ -42,7 +42,7 @@ def _record_of_unit(plan: Plan) -> Tensor:
     return found
 
 
-class OnDevice:
+class CapturedSteps:
     """Steps on a data set that lies on the GPU.
 
     The graph gathers the drawn records, runs the model forward and back, clips and adds to the run's sum. Noise is

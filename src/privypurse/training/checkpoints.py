@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.data import Dataset
 
 from privypurse._storage import replace_file
 from privypurse.errors import InvalidInput
 from privypurse.training.fingerprints import data_of
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.records import Records
 
 _VERSION = 2
 _SECONDS = 60.0
@@ -29,23 +28,20 @@ class Checkpoints:
     def __init__(
         self,
         folder: Path | None,
-        every: int | None,
         run: PrivateRun,
-        model: nn.Module,
+        records: Records,
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
-        dataset: Dataset[Any],
     ) -> None:
         """Without a folder nothing is saved."""
-        self._data = "" if folder is None else data_of(run.plan, dataset)
-        self._folder, self._every, self._run = folder, every, run
-        self._parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        self._data = "" if folder is None else data_of(run.plan, records.dataset)
+        self._folder, self._every, self._run = folder, records.execution.checkpoint_every, run
+        self._parts: dict[str, Any] = {"model": run.recorder.model, "optimizer": optimizer}
         if scheduler is not None:
             self._parts["scheduler"] = scheduler
         self._written = time.monotonic()
         self._between_steps = self._generators()
         self._answers = 0
-        run.saves_answers = folder is not None
 
     @property
     def _path(self) -> Path:
@@ -79,7 +75,7 @@ class Checkpoints:
         for name, part in self._parts.items():
             if state["kinds"][name] != _kind(part):
                 raise InvalidInput(f"{self._path} holds a {state['kinds'][name]}; the run has a {_kind(part)}")
-        self._run.load_state_dict(state["run"])
+        self._run.load_state_dict(state["run"], answers_saved=True)
         for name, part in self._parts.items():
             try:
                 part.load_state_dict(state["parts"][name])
@@ -99,7 +95,7 @@ class Checkpoints:
             self.write()
 
     def _answered(self) -> int:
-        return 0 if self._run.following is None else self._run.following.answers
+        return 0 if self._run.accounting is None else self._run.accounting.answers
 
     def after_step(self) -> None:
         """Save if it is time."""

@@ -13,9 +13,9 @@ from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.queries import statistics
 from privypurse.training.gradients import per_record_norms
-from privypurse.training.individual.norm_passes import moved
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loading import Order, loaded
+from privypurse.training.records import moved
 
 _AT_ONCE = 512
 
@@ -44,7 +44,6 @@ def median_gradient_norm(
     pieces: list[IntArray] = [piece.numpy() for piece in torch.split(torch.arange(size), _AT_ONCE)]
     found = []
     for data in loaded(dataset, map(Order, pieces)):
-        *inputs, label = moved(data, device)
-        found.append(per_record_norms(model, loss_fn, tuple(inputs), label).cpu())
+        found.append(per_record_norms(model, loss_fn, *moved(data, device)).cpu())
     norms = torch.cat(found).double().numpy()
     return statistics.quantiles(norms, purses, probabilities=(0.5,), cap=cap, noise=noise, seed=seed)

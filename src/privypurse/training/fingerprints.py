@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.plans import Plan
-from privypurse.training.individual.norm_passes import undisturbed
+from privypurse.training.keying import keyed
 
 _SAMPLES = 16
 _TURNS = 4
@@ -27,7 +27,7 @@ def fingerprint(dataset: Dataset[Any]) -> str:
             _add(digest, tensor)
         return digest.hexdigest()
     places = sorted({size * k // _SAMPLES for k in range(_SAMPLES)} | {size - 1})
-    with undisturbed(0):
+    with keyed(bytes(32)):
         first, *others = [[_parts(dataset[place]) for place in places] for _ in range(_TURNS)]
     for part in range(len(first[0])):
         column = [record[part : part + 1] for record in first]

@@ -24,17 +24,16 @@ class Order:
 
 
 def loaded(
-    dataset: Dataset[Any], orders: Iterator[Order], workers: int = 0, options: dict[str, Any] | None = None
+    dataset: Dataset[Any], orders: Iterator[Order], workers: int = 0, collate_fn: Collate | None = None
 ) -> Iterator[Any]:
     """The data of each of these batches of records."""
-    collate = (options or {}).get("collate_fn")
-    if type(dataset) is TensorDataset and workers == 0 and collate is None:
+    if type(dataset) is TensorDataset and workers == 0 and collate_fn is None:
         tensors = dataset.tensors
         for order in orders:
             index = torch.as_tensor(order.records, device=tensors[0].device)
             yield [tensor[index] for tensor in tensors]
         return
-    batches = _Batches(dataset, collate or default_collate, alone=workers == 0)
+    batches = _Batches(dataset, collate_fn or default_collate, alone=workers == 0)
     yield from DataLoader(batches, sampler=orders, batch_size=None, num_workers=workers, collate_fn=_as_it_is)
 
 

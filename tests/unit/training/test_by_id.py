@@ -141,10 +141,10 @@ def test_every_unit_is_limited_by_its_own_clip_norm(monkeypatch: pytest.MonkeyPa
     seen: list[tuple[np.ndarray, np.ndarray]] = []
     add = PrivateRun.weights
 
-    def watched(self: PrivateRun, tape: Any, units: Any, owner: Any = None, scale: float = 1.0) -> Any:
+    def watched(self: PrivateRun, tape: Any, units: Any, owner: Any = None) -> Any:
         records = (units if owner is None else units[owner]).cpu().numpy()
-        seen.append((records, self.clip_norms.cpu().numpy()))
-        return add(self, tape, units, owner, scale)
+        seen.append((records, self.setup.clip_norms.cpu().numpy()))
+        return add(self, tape, units, owner)
 
     monkeypatch.setattr(PrivateRun, "weights", watched)
     plan, order = planned(method="scale"), np.random.default_rng(5).permutation(N)

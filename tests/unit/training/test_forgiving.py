@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
-from privypurse.training import loop
+from privypurse.training import forgiving, loop
 from privypurse.training.gradients import clipped
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
@@ -234,14 +234,14 @@ def test_nobodys_presence_decides_how_others_round(size: int) -> None:
 def test_one_who_raises_costs_a_few_passes_and_not_one_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that can make a record raise could otherwise stall a client, or tell from the time that it did."""
     passes: list[int] = []
-    recorded = loop.recorded
+    recorded = forgiving.recorded
 
     def counted(recorder: Any, loss_fn: Any, inputs: tuple[Tensor, ...], *rest: Any) -> Any:
         passes.append(len(inputs[0]))
         return recorded(recorder, loss_fn, inputs, *rest)
 
-    monkeypatch.setattr(loop, "recorded", counted)
-    monkeypatch.setattr(loop, "_one_shape", lambda *_: 128)
+    monkeypatch.setattr(forgiving, "recorded", counted)
+    monkeypatch.setattr(loop, "one_shape", lambda *_: 128)
     x, y = cancelling(128).tensors
     x[77, 0] = BAD
     moved(TensorDataset(x, y))
@@ -267,7 +267,7 @@ def test_a_person_with_more_records_than_a_batch_has_one_alone(recwarn: pytest.W
 def test_the_shape_of_a_batch_would_decide_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: were somebody's trouble to change the others' shape, they would move by several clip norms."""
     found = moved(cancelling(100))
-    monkeypatch.setattr(loop, "_one_shape", lambda *_: 1)
+    monkeypatch.setattr(loop, "one_shape", lambda *_: 1)
     assert float((moved(cancelling(100)) - found).norm()) > 2
 
 

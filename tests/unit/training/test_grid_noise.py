@@ -16,6 +16,7 @@ import privypurse as pp
 from privypurse.randomness import SecureRandomness
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.noise import FINENESS, GridNoise, pieces
+from privypurse.training.setup import Setup
 
 PEOPLE, FEATURES, CLASSES = 64, 784, 10
 STRICT = 1e-6
@@ -55,7 +56,7 @@ def released(dtype: torch.dtype, without: bool) -> Tensor:
 def sum_of_all(dtype: torch.dtype, without: bool) -> Tensor:
     """What the step adds up before it is noisy: the attacker knows everybody's data but the first's."""
     inner = linear(dtype)
-    run = PrivateRun(full_batch_plan(), inner, torch.optim.SGD(inner.parameters()))
+    run = PrivateRun(Setup(full_batch_plan(), inner, torch.optim.SGD(inner.parameters())))
     x, y = people(dtype, without).tensors
     from privypurse.training.gradients import recorded
 
@@ -151,9 +152,10 @@ def test_what_rounding_adds_is_taken_off_the_clip_norm() -> None:
     plan = pp.plan(
         pp.Budgets(np.full(4, 1.0), delta=1e-5), "uniform", steps=1, batch_size=4, clip_norm=1.0, accountant="rdp"
     )
-    run = PrivateRun(plan, inner, torch.optim.SGD(inner.parameters()))
-    run.noise = GridNoise(1.0, 30)
-    run.noise.step, run.noise.slack = 0.1, 0.1 * math.sqrt(30)  # so coarse that rounding is half a clip norm
+    run = PrivateRun(Setup(plan, inner, torch.optim.SGD(inner.parameters())))
+    run.setup.noise = GridNoise(1.0, 30)
+    # So coarse that rounding is half a clip norm.
+    run.setup.noise.step, run.setup.noise.slack = 0.1, 0.1 * math.sqrt(30)
     from privypurse.training.gradients import recorded
 
     worst = 0.0
@@ -166,8 +168,8 @@ def test_what_rounding_adds_is_taken_off_the_clip_norm() -> None:
             run.clear()
             run.add(tape, who)
             total = run._sums["weight"].flatten().clone()
-            run.noise.to_grid(total, None)
-            totals.append(total * run.noise.step)
+            run.setup.noise.to_grid(total, None)
+            totals.append(total * run.setup.noise.step)
         worst = max(worst, float((totals[0] - totals[1]).norm()))
     assert 0.4 < worst <= 1.0
 

@@ -199,7 +199,7 @@ def test_every_row_of_a_batch_is_computed_alike(activation: Any, hidden: int, si
 
 def test_in_other_shapes_they_would_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: 47 rows, of which the last 15 are a rest."""
-    monkeypatch.setattr(loop, "_one_shape", lambda *_: 47)
+    monkeypatch.setattr(loop, "one_shape", lambda *_: 47)
     _, without, raising = three(bent(nn.Sigmoid(), 1), 47)
     assert float((raising - without).norm()) > 2
 

@@ -13,8 +13,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse.randomness import SecureRandomness
-from privypurse.training.loader import Batch, Draws
+from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.records import Batch, Records
+from privypurse.training.setup import Setup
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -76,7 +78,7 @@ class Quiet:
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = 1e-9) -> None:
-    monkeypatch.setattr("privypurse.training.mechanism.randomness", lambda seed: Quiet(coins))
+    monkeypatch.setattr("privypurse.training.setup.randomness", lambda seed: Quiet(coins))
     monkeypatch.setattr("privypurse.training.noise.FINENESS", 46)  # the grid is seen in test_noise.py, not here
 
 
@@ -145,8 +147,8 @@ def test_padding_weighs_nothing(monkeypatch: pytest.MonkeyPatch, person: object)
     _, plain = train(plan, dataset, network())
     made = Draws
 
-    def wider(run: object, most: object, each: object, multiple: int) -> Draws:
-        return made(run, most, each, 64)
+    def wider(run: PrivateRun, records: Records, multiple: int) -> Draws:
+        return made(run, records, multiple=64)
 
     monkeypatch.setattr("privypurse.training.make_private.Draws", wider)
     _, padded = train(plan, dataset, network())
@@ -588,7 +590,7 @@ def test_empty_draws_come_as_often_as_they_should() -> None:
     plan = pp.plan(budgets, "sample", steps=3000, batch_size=1, accountant="rdp")
     inner = network()
     optimizer = torch.optim.SGD(inner.parameters(), lr=0.0)
-    draws = Draws(PrivateRun(plan, inner, optimizer))
+    draws = Draws(PrivateRun(Setup(plan, inner, optimizer)), Records(data(6), plan))
     empty = sum(draws.step(step)[0].units.size == 0 for step in range(3000))
     nobody = float(np.prod(1 - plan.rates))
     assert 0.1 < nobody < 0.9

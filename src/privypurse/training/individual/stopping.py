@@ -11,10 +11,9 @@ from torch import Tensor
 
 from privypurse.accounting.filters import Currency
 from privypurse.arrays import AnyArray, FloatArray
-from privypurse.plans import Plan
 from privypurse.plans.stopping import StopAtPlateau, StopWhenFew
 from privypurse.randomness import Randomness
-from privypurse.training.individual.norm_passes import Looks, Right
+from privypurse.training.individual.norm_passes import NormPasses, Right
 
 _STREAM = 2**20 + 1  # of a seeded run's random numbers: none of its processes has such a rank
 
@@ -22,8 +21,10 @@ _STREAM = 2**20 + 1  # of a seeded run's random numbers: none of its processes h
 class Watch:
     """A stopping rule (`Plan.shape.stop`) at work. What it tells is released; the plan's ε has it in it."""
 
-    def __init__(self, plan: Plan, looks: Looks, right: Right) -> None:
-        self._rule, self._looks, self._right, self._first = plan.shape.stop, looks, right, plan.steps
+    def __init__(self, passes: NormPasses, right: Right) -> None:
+        plan = passes.setup.plan
+        self._rule, self._passes, self._right, self._first = plan.shape.stop, passes, right, plan.steps
+        self._processes = passes.setup.processes
         self._answers = np.asarray(plan.levels.rate[plan.level_of] > 0)  # who takes part in training, all the while
         self.told: list[tuple[int, float]] = []
         """(step, noisy answer): public."""
@@ -48,51 +49,51 @@ class Watch:
             return not self._over
         if self.told and self.told[-1][0] == steps_taken:
             return True  # asked already: nobody pays twice for the same
-        source = self._looks.run.source.for_step(steps_taken, _STREAM)
+        source = self._passes.setup.source.for_step(steps_taken, _STREAM)
         match self._rule:
             case StopAtPlateau() as rule:
                 self._ask_how_many_right(rule, steps_taken, source)
             case StopWhenFew() as rule:
                 self._compare(rule, steps_taken, self._answers & active(), source)
-        self._over = self._looks.run.processes.same(self._over)
+        self._over = self._processes.same(self._over)
         return not self._over
 
     def _ask_how_many_right(self, rule: StopAtPlateau, step: int, source: Randomness) -> None:
         if self._asked >= rule.most:
             return
         self._asked += 1
-        right = self._looks.right(np.flatnonzero(self._answers), self._right)
+        right = self._passes.right(step, np.flatnonzero(self._answers), self._right)
         noise = rule.noise * float(source.normal(1)[0])
         # Counts and noise on one grid: else the last digits of their sum would tell the count (Mironov 2012).
         grain = 2.0 ** (math.floor(math.log2(min(rule.noise, 1.0))) - 20)
         noisy = float(np.floor(right / grain).sum() * grain) + round(noise / grain) * grain
-        self.told.append((step, self._looks.run.processes.same(noisy)))
+        self.told.append((step, self._processes.same(noisy)))
         values = [value for _, value in self.told]
         since = len(values) - 1 - int(np.argmax(values))
         if since == 0:
-            state = self._looks.run.recorder.model.state_dict()
+            state = self._passes.setup.recorder.model.state_dict()
             self._best = {name: value.detach().clone() for name, value in state.items()}
         self._over = since >= rule.patience
 
     def finish(self) -> None:
         """The run is over: leave the model that had the best answer."""
         if self._best is not None:
-            self._looks.run.recorder.model.load_state_dict(self._best)
+            self._passes.setup.recorder.model.load_state_dict(self._best)
 
     def _compare(self, rule: StopWhenFew, step: int, active: AnyArray, source: Randomness) -> None:
         if self._threshold is None:
             self._threshold = rule.below + _laplace(2 / rule.epsilon, source)
         few = int(np.count_nonzero(active)) + _laplace(4 / rule.epsilon, source) < self._threshold
-        few = self._looks.run.processes.same(few)  # what others would say with noise of their own would cost again
+        few = self._processes.same(few)  # what others would say with noise of their own would cost again
         self.told.append((step, float(few)))
         self._over = few
 
-    def resumed(self, saved: int, now: int) -> None:
+    def resumed(self, saved: int, now: int, answers_saved: bool) -> None:
         """What may have been asked between a checkpoint and a crash is not asked again: it would cost once more.
 
         A run that saves every answer before anything follows from it, and lost no step, lost no question either.
         """
-        if self._rule is None or (saved == now and self._looks.run.saves_answers):
+        if self._rule is None or (saved == now and answers_saved):
             return
         known = {step for step, _ in self.told}
         times = range(self._first, now + 1, self._rule.every)

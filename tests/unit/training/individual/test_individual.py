@@ -21,8 +21,8 @@ from torch.utils.data import Dataset, TensorDataset
 import privypurse as pp
 from privypurse.plans.plan import in_every_step
 from privypurse.training.fingerprints import fingerprint
-from privypurse.training.individual.accounting import ByLevels
-from privypurse.training.individual.norm_passes import Looks
+from privypurse.training.individual.accounting import Sampled
+from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.mechanism import PrivateRun
 
 torch.set_num_threads(1)
@@ -75,11 +75,11 @@ class Loop:
         self._batches = iter(self.loader)
 
     @property
-    def following(self) -> Any:
-        return self.run.following
+    def accounting(self) -> Any:
+        return self.run.accounting
 
     def prepared(self) -> tuple[Tensor, Tensor] | None:
-        """The next batch, with all looks done that come before it; None at the end."""
+        """The next batch, with all norm passes done that come before it; None at the end."""
         return next(self._batches, None)
 
     def step(self) -> bool:
@@ -129,7 +129,7 @@ EVERYBODY, NOBODY = 1e-9, 1.0
 
 
 def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = EVERYBODY) -> None:
-    monkeypatch.setattr("privypurse.training.mechanism.randomness", lambda seed: Quiet(coins))
+    monkeypatch.setattr("privypurse.training.setup.randomness", lambda seed: Quiet(coins))
     monkeypatch.setattr("privypurse.training.noise.FINENESS", 46)  # the grid is seen in test_noise.py, not here
 
 
@@ -216,9 +216,9 @@ def test_a_look_leaves_no_trace() -> None:
         return [str(state), modes, wants, generators, loop.run.steps_taken, len(loop.run._sums)]
 
     before, parameters = everything(), copy.deepcopy(model)
-    looks: Looks = loop.following._looks
-    norms, losses = looks.norms()
-    right = looks.right(np.arange(0, 40, 2))
+    passes: NormPasses = loop.accounting._passes
+    norms, losses = passes.norms(0)
+    right = passes.right(0, np.arange(0, 40, 2))
     assert everything() == before
     assert same(parameters, model)
     assert all(torch.equal(a, p.grad) for a, p in zip(kept, model.parameters(), strict=True))
@@ -262,7 +262,7 @@ def test_levels_are_norms_rounded_up(method: str, person: np.ndarray | None, phy
     loop.prepared()
     norms = gradients(loop.inner, data(), person).norm(dim=1).numpy()
     shares = room * norms / clips(plan)
-    assert np.array_equal(loop.following.odometer.level, np.minimum(np.ceil(shares * 20), 20))
+    assert np.array_equal(loop.accounting.odometer.level, np.minimum(np.ceil(shares * 20), 20))
     assert (shares > 1).any()
     assert (shares < 0.95).any()
     # The broken twin: rounding to the nearest level, as Algorithm 2 of Yu et al. has it, charges some too little.
@@ -278,7 +278,7 @@ def test_whose_gradient_is_no_number_is_charged_in_full_and_contributes_nothing(
     dataset.tensors[0][4] = math.inf
     loop = Loop(plan, dataset)
     batch = loop.prepared()
-    level = loop.following.odometer.level
+    level = loop.accounting.odometer.level
     assert (level[[3, 4]] == 100).all()
     rows = gradients(loop.inner, dataset)
     rows[[3, 4]] = 0.0
@@ -302,7 +302,7 @@ def test_everyone_is_clipped_to_the_level_that_they_are_charged_at(
     grew = 0
     while (batch := loop.prepared()) is not None:
         rows = gradients(loop.inner, dataset, person)
-        limits = torch.from_numpy(clips(plan) * loop.following.odometer.level / 10)
+        limits = torch.from_numpy(clips(plan) * loop.accounting.odometer.level / 10)
         factors = (limits * (1 - MARGIN) / rows.norm(dim=1)).clamp(max=1.0)
         each = rows * factors[:, None]
         assert (each.norm(dim=1) <= limits).all()
@@ -312,7 +312,7 @@ def test_everyone_is_clipped_to_the_level_that_they_are_charged_at(
     assert grew > 10  # without clipping to levels their charge would have been too little
     counts = loop.optimizer.spending().meter.counts
     assert (counts.sum(axis=1) == 6).all()
-    assert np.array_equal(counts.argmax(axis=1), loop.following.odometer.level)
+    assert np.array_equal(counts.argmax(axis=1), loop.accounting.odometer.level)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -323,15 +323,15 @@ def test_no_contribution_exceeds_its_limit_by_rounding(monkeypatch: pytest.Monke
     model = nn.Linear(50, 3, bias=False).to(dtype)
     x = torch.randn(1, 50, dtype=dtype)
     loop = Loop(plan, TensorDataset(x, model(x).argmin(dim=1)), model, lr=0.0)
-    following: Any = loop.following
+    accounting: Any = loop.accounting
     generator = torch.Generator().manual_seed(1)
     for exponent in np.linspace(-6, 6, 29):
         batch = loop.prepared()
         assert batch is not None
         level = int(torch.randint(1, 101, (), generator=generator))
-        following.odometer.settle()
-        following.odometer.level = np.array([level], dtype=np.uint16)
-        following._publish()
+        accounting.odometer.settle()
+        accounting.odometer.level = np.array([level], dtype=np.uint16)
+        accounting._publish()
         loop.take(batch[0] * 10**exponent, batch[1])
         assert 0 < float(loop.released.double().norm()) <= 0.7 * level / 100
 
@@ -383,7 +383,7 @@ def test_that_would_catch_a_divisor_made_of_who_is_active(monkeypatch: pytest.Mo
 
     def by_active(self: PrivateRun) -> None:
         honest(self)
-        active = max(1, int((self.following.odometer.purses.left > 0).sum()))
+        active = max(1, int((self.accounting.odometer.purses.left > 0).sum()))
         for parameter in self.parameters.values():
             parameter.grad.mul_(self.plan.people / active)
 
@@ -480,7 +480,7 @@ def test_beyond_the_fixed_steps_go_on_only_those_who_can_pay(method: str) -> Non
     took = extra[:, 1:].any(axis=1)
     assert (extra.sum(axis=1) == 80).all()  # everyone is in the books for every step, at level 0 if need be
     assert 3 < took.sum() < 40
-    purses = loop.following.odometer.purses
+    purses = loop.accounting.odometer.purses
     stayed_out = 0
     for person in range(40):
         level = plan.level_of[person]
@@ -521,20 +521,20 @@ def test_what_a_step_is_charged_at_is_what_it_was_clipped_to(monkeypatch: pytest
         levels_seen.append(level)
     seen = np.array(levels_seen)
     fell = [seen[step][seen[step] < seen[step - 1]] for step in range(11, len(seen)) if step % 7]
-    assert max(map(max, filter(len, fell))) > 0  # somebody took a last drop between two looks
+    assert max(map(max, filter(len, fell))) > 0  # somebody took a last drop between two norm passes
     assert (seen[-1] == 0).any()
 
 
 def test_empty_purses_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[np.ndarray] = []
-    honest = Looks.norms
+    honest = NormPasses.norms
 
-    def watched(self: Looks, units: np.ndarray | None = None) -> Any:
+    def watched(self: NormPasses, step: int, units: np.ndarray | None = None) -> Any:
         assert units is not None
         looked.append(units)
-        return honest(self, units)
+        return honest(self, step, units)
 
-    monkeypatch.setattr(Looks, "norms", watched)
+    monkeypatch.setattr(NormPasses, "norms", watched)
     dataset, plan = hard(), planned(extra_steps=20)
     dataset.tensors[0][::2] *= 1e-4
     through: list[int] = []
@@ -619,8 +619,8 @@ def test_lost_steps_are_charged_at_what_is_known_or_in_full(tmp_path: Path, save
     lost = meter(now.spending).astype(int) - before
     assert now.resumed_from == counted
     # Levels hold until the next look, at 7, 14, … and when the filter takes over; then nothing is known.
-    looks = [step for step in (0, 7, plan.steps, 14, 21) if step >= (saved or 0)]
-    known = min(counted, *looks) - (saved or 0)
+    passes = [step for step in (0, 7, plan.steps, 14, 21) if step >= (saved or 0)]
+    known = min(counted, *passes) - (saved or 0)
     expected = np.zeros_like(lost)
     if known and saved < plan.steps:
         expected[np.arange(40), level] += known
@@ -771,21 +771,21 @@ def test_a_look_that_fails_costs_nobody_less(tmp_path: Path) -> None:
     """An exception, or Ctrl-C, in the middle of any look: the run goes on, by what it knew."""
     plan, dataset = spec("levels")
     whole, expected = trained(plan, dataset, individual=pp.Individual(every=4), seed=4)
-    for fails_at in (2, 3, 4):  # looks after steps 4, 8 and 10, where the filter takes over
+    for fails_at in (2, 3, 4):  # norm passes after steps 4, 8 and 10, where the filter takes over
         left = fails_at
-        honest = Looks.norms
+        honest = NormPasses.norms
 
-        def fails(self: Looks, units: Any = None, honest: Any = honest) -> Any:
+        def fails(self: NormPasses, step: int, units: Any = None, honest: Any = honest) -> Any:
             nonlocal left
             left -= 1
             if left == 0:
-                honest(self, units)
+                honest(self, step, units)
                 raise KeyboardInterrupt
-            return honest(self, units)
+            return honest(self, step, units)
 
         options: dict[str, Any] = {"checkpoint": tmp_path / str(fails_at), "seed": 4}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Looks, "norms", fails)
+            patch.setattr(NormPasses, "norms", fails)
             with pytest.raises(KeyboardInterrupt):
                 trained(plan, dataset, individual=pp.Individual(every=4), **options)
         model, found = trained(plan, dataset, individual=pp.Individual(every=4), **options)
@@ -817,10 +817,10 @@ def test_breaking_off_between_look_and_release(mode: str) -> None:
 
 
 def seen_by_others(dataset: TensorDataset, individual: pp.Individual, **options: Any) -> tuple[Any, ...]:
-    """When looks happen, who is drawn, how large batches are, how many steps there are."""
+    """When norm passes happen, who is drawn, how large batches are, how many steps there are."""
     plan = planned(extra_steps=20)
     times: list[int] = []
-    honest = ByLevels._look
+    honest = Sampled._measure
     loop = Loop(
         plan,
         dataset,
@@ -832,11 +832,11 @@ def seen_by_others(dataset: TensorDataset, individual: pp.Individual, **options:
         **options,
     )
 
-    def watched(self: ByLevels, steps_taken: int, filtering: bool) -> None:
+    def watched(self: Sampled, steps_taken: int, filtering: bool) -> None:
         times.append(steps_taken)
         honest(self, steps_taken, filtering)
 
-    loop.following._look = partial(watched, loop.following)
+    loop.accounting._measure = partial(watched, loop.accounting)
     batches = []
     while (batch := loop.prepared()) is not None:
         batches.append((len(batch[0]), loop.optimizer._attendance._batch.units.tolist()))
@@ -860,25 +860,25 @@ def test_one_persons_data_moves_nothing_that_others_see() -> None:
     assert seen_by_others(data(), individual) == one
 
 
-def broken_stop(self: ByLevels, steps_taken: int) -> bool:
+def broken_stop(self: Sampled, steps_taken: int) -> bool:
     honest_prepare(self, steps_taken)
     return bool(self.odometer.active[np.asarray(self.odometer.level) > 0].any())
 
 
-def broken_refresh(self: ByLevels, steps_taken: int) -> bool:
-    norms, _ = self._looks.norms(np.arange(40))
+def broken_refresh(self: Sampled, steps_taken: int) -> bool:
+    norms, _ = self._passes.norms(steps_taken, np.arange(40))
     if steps_taken == 0 or norms[0] < 0.1:
-        self._look(steps_taken, steps_taken >= 10)
+        self._measure(steps_taken, steps_taken >= 10)
     return True
 
 
-honest_prepare: Callable[[ByLevels, int], bool] = ByLevels.prepare
+honest_prepare: Callable[[Sampled, int], bool] = Sampled.prepare
 
 
 @pytest.mark.parametrize("broken", [broken_stop, broken_refresh])
 def test_that_would_catch_runs_that_follow_the_data(monkeypatch: pytest.MonkeyPatch, broken: Any) -> None:
     """Broken twins: stopping when nobody is active, looking again when norms have changed."""
-    monkeypatch.setattr(ByLevels, "prepare", broken)
+    monkeypatch.setattr(Sampled, "prepare", broken)
     assert seen_by_others(hard(), pp.Individual(every=3)) != seen_by_others(changed(), pp.Individual(every=3))
 
 
@@ -970,15 +970,15 @@ def test_a_journal_is_free_after_a_refusal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"every": 0}, "every is 0"),
-        ({"every": True}, "every is True"),
-        ({"every": 2.0}, "every is 2.0"),
-        ({"levels": 0}, "levels is 0"),
-        ({"levels": True}, "levels is True"),
-        ({"levels": 70_000}, "at most 65,535"),
+        ({"every": 0}, "every must be .* not 0"),
+        ({"every": True}, "every must be .* not True"),
+        ({"every": 2.0}, "every must be .* not 2.0"),
+        ({"levels": 0}, "levels must be .* not 0"),
+        ({"levels": True}, "levels must be .* not True"),
+        ({"levels": 70_000}, "levels must be .* 65535, not 70000"),
         ({"clip": "no"}, "clip is 'no'"),
-        ({"headroom": 0.99}, "headroom is 0.99"),
-        ({"headroom": math.nan}, "headroom is nan"),
+        ({"headroom": 0.99}, "headroom must be .* 1, not 0.99"),
+        ({"headroom": math.nan}, "headroom must be .* not nan"),
         ({"right": 5}, "right is 5"),
     ],
 )
@@ -1045,8 +1045,10 @@ def test_people_who_take_no_part_pay_nothing(
     method = pp.assignment.Exclude(threshold=4.0)
     plan = pp.plan(budgets, method, accountant="rdp", **shape)
     assert np.count_nonzero(plan.rates) == 1
-    asked, honest = [], Looks.right
-    monkeypatch.setattr(Looks, "right", lambda self, units, right: asked.append(units) or honest(self, units, right))
+    asked, honest = [], NormPasses.right
+    monkeypatch.setattr(
+        NormPasses, "right", lambda self, step, units, right: asked.append(units) or honest(self, step, units, right)
+    )
     trained(plan, data(10), steps=2, checkpoint=tmp_path)
     killed_after(tmp_path, 3)
     _, found = trained(plan, data(10), checkpoint=tmp_path)

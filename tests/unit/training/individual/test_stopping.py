@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from privypurse.randomness import SecureRandomness
 from privypurse.training.distributed import Processes
-from privypurse.training.individual.norm_passes import Looks
+from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.individual.stopping import Watch
 from privypurse.training.mechanism import PrivateRun
 
@@ -63,11 +63,13 @@ def alone(rule: Any, people: int = 10, first: int = 0, right: Any = None) -> Wat
         levels=SimpleNamespace(rate=np.array([0.5])),
         level_of=np.zeros(people, dtype=np.int64),
     )
-    run = SimpleNamespace(
-        source=SecureRandomness(), processes=Processes(), recorder=SimpleNamespace(model=nn.Linear(1, 1))
+    setup = SimpleNamespace(
+        plan=plan, source=SecureRandomness(), processes=Processes(), recorder=SimpleNamespace(model=nn.Linear(1, 1))
     )
-    looks = SimpleNamespace(run=run, right=lambda units, how: np.full(people, 1.0) if right is None else right(units))
-    return Watch(plan, looks, how_right)  # type: ignore[arg-type]
+    passes = SimpleNamespace(
+        setup=setup, right=lambda step, units, how: np.full(people, 1.0) if right is None else right(units)
+    )
+    return Watch(passes, how_right)  # type: ignore[arg-type]
 
 
 def how_right(output: Tensor, y: Tensor) -> Tensor:
@@ -82,15 +84,15 @@ def test_questions_at_public_times_and_the_best_model_in_the_end(
     monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
     seen: list[tuple[dict[str, Tensor], float]] = []
-    honest = Looks.right
+    honest = NormPasses.right
 
-    def watched(self: Looks, units: np.ndarray, right: Any) -> np.ndarray:
+    def watched(self: NormPasses, step: int, units: np.ndarray, right: Any) -> np.ndarray:
         assert np.array_equal(units, np.arange(40))  # whoever takes part answers, with a full purse or an empty one
-        found = honest(self, units, right)
-        seen.append((copy.deepcopy(self.run.recorder.model.state_dict()), float(found.sum())))
+        found = honest(self, step, units, right)
+        seen.append((copy.deepcopy(self.setup.recorder.model.state_dict()), float(found.sum())))
         return found
 
-    monkeypatch.setattr(Looks, "right", watched)
+    monkeypatch.setattr(NormPasses, "right", watched)
     times = []
     for seed in range(4):
         seen.clear()
@@ -161,21 +163,21 @@ def test_a_person_counts_at_most_once() -> None:
     _, optimizer, _ = pp.make_private(
         model, torch.optim.SGD(model.parameters(), lr=0.1), data(), plan, loss_fn=LOSS, max_records_per_person=4
     )
-    looks: Looks = optimizer._attendance.run.following._looks  # type: ignore[union-attr]
+    passes: NormPasses = optimizer._attendance.run.accounting._passes  # type: ignore[union-attr]
     for wild, counted in ((3.0, 1.0), (math.inf, 1.0), (-3.0, 0.0), (math.nan, 0.0)):
-        found = looks.right(np.arange(12), lambda out, y, wild=wild: torch.full((len(y),), wild))
+        found = passes.right(0, np.arange(12), lambda out, y, wild=wild: torch.full((len(y),), wild))
         assert np.array_equal(found, np.full(12, counted))
     right = how_right(model(data().tensors[0]), data().tensors[1]).numpy()
     whole = [np.mean(right[person == k]) for k in range(12) if np.sum(person == k) <= 4]
-    np.testing.assert_allclose(looks.right(np.arange(12), how_right)[:8], whole)
+    np.testing.assert_allclose(passes.right(0, np.arange(12), how_right)[:8], whole)
     for mixing in (
         lambda out, y: (out - out.mean(dim=0)).argmax(dim=1) == y,
         lambda out, y: torch.full((len(y),), float(len(y) > 3)),
     ):
         with pytest.raises(pp.InvalidInput, match="changes with the other records"):
-            looks.right(np.arange(12), mixing)
+            passes.right(0, np.arange(12), mixing)
     with pytest.raises(pp.InvalidInput, match="one number for each record"):
-        looks.right(np.arange(12), lambda out, y: how_right(out, y).mean())
+        passes.right(0, np.arange(12), lambda out, y: how_right(out, y).mean())
 
 
 @pytest.mark.parametrize("batch_size", [10, 40], ids=["drawn", "full batch"])
@@ -193,7 +195,7 @@ def test_steps_never_use_what_questions_cost(monkeypatch: pytest.MonkeyPatch, st
         optimizer.zero_grad()
         F.cross_entropy(private(x), y).backward()
         optimizer.step()
-    following: Any = optimizer._attendance.run.following
+    accounting: Any = optimizer._attendance.run.accounting
     plateau = isinstance(stop, pp.StopAtPlateau)
     if batch_size == 40:
         spent = optimizer.spending().meter
@@ -201,7 +203,7 @@ def test_steps_never_use_what_questions_cost(monkeypatch: pytest.MonkeyPatch, st
         held = np.array([_purse(e, 1e-5) for e in plan.epsilon])
         went_on = np.ones(40, dtype=bool)
     else:
-        odometer = following.odometer
+        odometer = accounting.odometer
         odometer.settle()
         order = odometer.purses.order[plan.level_of]
         spent = odometer.purses.spent
@@ -374,17 +376,17 @@ def test_comparisons_are_silent_once_one_may_be_forgotten(
 def test_a_question_that_failed_is_paid_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ctrl-C in the middle of one: it counts as asked, however the run goes on."""
     plan = planned(pp.StopAtPlateau(noise=30.0, every=3, most=4, patience=9))
-    honest, left = Looks.right, 2
+    honest, left = NormPasses.right, 2
 
-    def fails(self: Looks, units: np.ndarray, right: Any) -> np.ndarray:
+    def fails(self: NormPasses, step: int, units: np.ndarray, right: Any) -> np.ndarray:
         nonlocal left
         left -= 1
-        found = honest(self, units, right)
+        found = honest(self, step, units, right)
         if left == 0:
             raise KeyboardInterrupt
         return found
 
-    monkeypatch.setattr(Looks, "right", fails)
+    monkeypatch.setattr(NormPasses, "right", fails)
     with pytest.raises(KeyboardInterrupt):
         trained(plan, data(), checkpoint=tmp_path)
     _, found = trained(plan, data(), checkpoint=tmp_path)

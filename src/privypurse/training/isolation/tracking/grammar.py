@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
-from privypurse.training.individual.norm_passes import undisturbed
 from privypurse.training.isolation.tracking import indexing, layers, names, pointwise, shapes
 from privypurse.training.isolation.tracking.crossing import MEND
 from privypurse.training.isolation.tracking.losses import LOSSES
@@ -34,6 +33,7 @@ from privypurse.training.isolation.tracking.tracked import (
     plain,
     state_of,
 )
+from privypurse.training.keying import keyed
 
 Rule = Callable[[Operation], Any]
 _ONE_TENSOR = 2  # uses of a storage: by the tensor, and by whoever asks
@@ -151,7 +151,7 @@ def _by_rule(op: Operation, rule: Rule) -> Any:
     if op.kwargs.get("generator") is not None:
         raise op.refusal("draws from a generator= of its own, by row, and rows go by who was drawn (leave it out)")
     value, state = op.rows()[0]
-    with undisturbed(state.places.drawn.key(), value.device):
+    with keyed(state.places.drawn.key().to_bytes(32, "big"), value.device):
         return rule(op)
 
 

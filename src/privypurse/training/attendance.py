@@ -1,0 +1,202 @@
+"""Between the loader and the optimizer's step: which records of the batch at hand went through the model, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privypurse.errors import InvalidInput
+from privypurse.training.gradients import Tape
+from privypurse.training.isolation.model import require_isolated
+from privypurse.training.isolation.tracking import (
+    FOREIGN,
+    Drawn,
+    Places,
+    Rows,
+    handed,
+    mixed,
+    over_records,
+    place_of,
+    plain,
+    state_of,
+    untracked,
+)
+from privypurse.training.mechanism import PrivateRun
+from privypurse.training.records import Batch
+
+
+@dataclass
+class Pass:
+    """A forward pass of some records of the batch at hand."""
+
+    places: Places
+    tape: Tape
+    returned: list[bool] = field(default_factory=list)
+    """Something for each gradient that came back to the model's output."""
+
+
+class Attendance:
+    """Which records of the batch at hand went through the model, between the loader and the optimizer's step."""
+
+    def __init__(self, run: PrivateRun, loss_reduction: str) -> None:
+        self.run, self._reduction = run, loss_reduction
+        self._released: dict[str, tuple[Tensor, int]] = {}
+        self._batch: Batch | None = None
+        self._drawn: Drawn | None = None
+        self._passes: list[Pass] = []
+        self._constants: set[torch.Size] = set()
+
+    def hand_out(self, batch: Batch, data: Any) -> Any:
+        """The batch is at hand from now on; its data, each tensor knowing whose its rows are."""
+        self.require_stepped()
+        if batch.first:
+            self.run.clear()  # what a step that was broken off left behind belongs to no other step
+        self._batch, self._drawn = batch, Drawn(batch.records.size, self._reduction, self._key)
+        return handed(data, Places(self._drawn))
+
+    def _key(self) -> int:
+        """A fresh secret number for what the loop draws for each record; the same if the step is begun again."""
+        return int.from_bytes(self.run.keys.next(), "big")
+
+    def prepare(self) -> bool:
+        """A step is about to begin; False if the run ends here."""
+        self.require_stepped()
+        return self.run.prepare()
+
+    def restart(self) -> None:
+        """The loader begins anew; a batch that was left by ``break`` is forgotten."""
+        self._batch, self._drawn, self._passes = None, None, []
+
+    def require_stepped(self) -> None:
+        """Raise if the batch at hand has not been stepped on."""
+        if self._batch is not None:
+            raise InvalidInput(
+                "a batch was left without a step of the private optimizer. Use the model and the optimizer that "
+                "make_private gave back, and take a step for every batch, whatever its loss: skipping one tells what "
+                "was in it. For larger steps make a plan with a larger batch_size"
+            )
+
+    def watch(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """A forward pass of the model on (a part of) the batch at hand."""
+        places = self._attending(inputs, options)
+        inputs, options = untracked(inputs), untracked(options)
+        due = places.size > 1 and self.run.keys.due("model")
+        if due:
+            require_isolated(self.run.recorder, inputs, options, places.size)
+        drawn = places.drawn
+        this = Pass(places, Tape(places.size, open=lambda: drawn.crossed))
+        output = self.run.recorder.forward(this.tape, *inputs, **options)
+        if due:
+            self.run.recorder.refuse_strangers(output)
+        self._passes.append(this)
+        return handed(output, places, this.returned)
+
+    def _attending(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Places:
+        """Whose rows the inputs are; raises unless they are of the batch at hand, and for the first time."""
+        places, others = place_of((inputs, options))
+        if places is None or self._drawn is None or places.drawn is not self._drawn:
+            raise InvalidInput(
+                "the model was run in training mode on a batch that is not from the private loader, or not the one "
+                "at hand: give it tensors of the loader's batch, or what torch makes of them (values that went "
+                "through NumPy, lists or other tensors are not followed). To measure it, call model.eval() first"
+            )
+        for value in others:
+            if value.requires_grad:
+                raise InvalidInput(FOREIGN)
+            self._require_constant(value, places.size)
+        return places
+
+    def _require_constant(self, value: Tensor, records: int) -> None:
+        """Raise for an input with an entry for each record that is not from the loader: it goes by position."""
+        if value.dim() == 0 or value.shape[0] != records or records < 2:
+            self._constants.add(value.shape)
+        elif value.shape not in self._constants and not bool((value == value[:1]).all()):
+            raise InvalidInput(
+                f"an input of the model of shape {tuple(value.shape)} has an entry for each record and is not from "
+                "the loader: what a record meets would hang on its place in the batch. Let the dataset give it, make "
+                "it of the loader's tensors (torch.randn_like(x)), or, if it is a constant, register it as a buffer"
+            )
+
+    def evaluate(self, model: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The model itself, on whatever it is given; records of the loader stay known."""
+        output = model(*untracked(inputs), **untracked(options))
+        try:
+            places, _ = place_of((inputs, options))
+        except InvalidInput:
+            return mixed(output, "the model")
+        return output if places is None else handed(output, places)
+
+    def backward(self, losses: Tensor) -> None:
+        """The backward pass of one loss for each record that went through the model."""
+        state = state_of(losses)
+        own = isinstance(state, Rows) and losses.dim() == 1
+        last = self._passes[-1].places if self._passes else None
+        if not own or not isinstance(state, Rows) or not any(state.places.same(each.places) for each in self._passes):
+            of = "" if last is None else f" of the {last.size} records"
+            raise InvalidInput(
+                f"losses has shape {tuple(losses.shape)}; optimizer.backward(losses) needs one loss for each{of} "
+                "that went through the model, in their order, made of the model's output and the loader's labels: "
+                'reduction="none", then the mean or sum over everything but the first dimension'
+            )
+        torch.autograd.backward(plain(over_records(plain(losses), state.places, self._reduction)))
+
+    def forget(self) -> None:
+        """Gradients that came back since the last step do not count (zero_grad)."""
+        self._passes = [each for each in self._passes if not each.tape.finished()]
+
+    def clip(self) -> bool:
+        """Add the clipped gradients of the batch at hand to the step's sum; True if the step is complete."""
+        self.run.require_step()
+        batch, passes = self._batch, [each for each in self._passes if each.tape.finished()]
+        if batch is None or not passes:
+            raise InvalidInput("optimizer.step() needs a batch of the private loader and a loss.backward() before it")
+        self._require_once(passes, batch.records.size)
+        self._require_nothing_else()
+        self._batch, self._drawn, self._passes = None, None, []
+        if batch.units.size:
+            self._add(batch, passes)
+        return batch.last
+
+    @staticmethod
+    def _require_once(passes: list[Pass], records: int) -> None:
+        """Raise unless every record of the batch went through the model once, and its loss came back."""
+        if not all(each.returned for each in passes):
+            raise InvalidInput("a gradient came back to the model past its output; use what the model gives alone")
+        whole = len(passes) == 1 and passes[0].places.whole
+        if not whole and not np.all(sum(each.places.counts() for each in passes) == 1):
+            raise InvalidInput(
+                f"{sum(each.places.size for each in passes)} records went through the model, but the batch has "
+                f"{records}, and each has to go through once; run each batch of the loader through the model once, "
+                "whole or in parts"
+            )
+
+    def note_gradients(self) -> None:
+        """What is in the parameters' gradients now is known, and nothing to complain about."""
+        gradients = {name: parameter.grad for name, parameter in self.run.parameters.items()}
+        self._released = {name: (grad, grad._version) for name, grad in gradients.items() if grad is not None}
+
+    def _require_nothing_else(self) -> None:
+        """Raise if something besides this class wrote a gradient: it would be lost, or was never private."""
+        for name, parameter in self.run.parameters.items():
+            ours, version = self._released.get(name, (None, 0))
+            if parameter.grad is not None and (parameter.grad is not ours or parameter.grad._version != version):
+                raise InvalidInput(
+                    f"{name}.grad was written by something else than the private step: a penalty on parameters in "
+                    "the loss (use the optimizer's weight_decay), clip_grad_norm_ (clipping is done here), or a "
+                    "backward pass through the model inside of the private one"
+                )
+
+    def _add(self, batch: Batch, passes: list[Pass]) -> None:
+        if not batch.one_each and not (len(passes) == 1 and passes[0].places.whole):
+            raise InvalidInput(
+                "a batch with several records of one person must go through the model whole and in the loader's "
+                "order, not in parts"
+            )
+        units, owner = batch.places(self.run.setup)
+        for each in (each for each in passes if each.places.size):
+            some = ... if each.places.whole else torch.as_tensor(each.places.rows(), device=units.device)
+            self.run.add(each.tape, units[some], owner)

@@ -1,0 +1,209 @@
+"""The records of a run: whose each one is, how they are cut into physical batches, and how their data is loaded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from privypurse._validate import integer
+from privypurse.arrays import FloatArray, IntArray
+from privypurse.errors import InvalidInput, Unsupported
+from privypurse.plans import Plan, Promise
+from privypurse.randomness import Randomness
+from privypurse.training.execution import DEFAULT, Execution
+from privypurse.training.isolation.batches import Collate
+from privypurse.training.loading import Order, loaded
+from privypurse.training.setup import Setup
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What a physical batch is made of. Sensitive: who was drawn is never told (rule 6)."""
+
+    records: IntArray
+    units: IntArray
+    """The privacy units (people, or records where nobody has several) whose records these are."""
+    owner: IntArray
+    """For each record its place in ``units``; padding has the place behind the last."""
+    first: bool = True
+    last: bool = True
+    """Whether this is the first, and the last, physical batch of its step."""
+    step: int = 0
+
+    @property
+    def one_each(self) -> bool:
+        """Whether every unit has one record here."""
+        return bool(np.array_equal(self.owner[: self.real], np.arange(self.units.size)))
+
+    @property
+    def real(self) -> int:
+        """Records that are somebody's; padding comes behind them."""
+        return int(np.count_nonzero(self.owner < self.units.size))
+
+    def places(self, setup: Setup) -> tuple[Tensor, Tensor | None]:
+        """Whose each record is; where a unit has several, the units, and at which place of them each record's is.
+
+        Padding is nobody's: it has the number behind the last unit of the plan.
+        """
+        padding = np.arange(self.records.size - self.real)  # each by itself: what is nobody's is not added up
+        nobody = np.full(padding.size, setup.plan.people)
+        owner = np.concatenate([self.owner[: self.real], self.units.size + padding])
+        units = torch.as_tensor(np.concatenate([self.units, nobody]), device=setup.device)
+        places = torch.as_tensor(owner, device=setup.device)
+        return (units[places], None) if self.one_each else (units, places)
+
+    def padded(self, size: int) -> Batch:
+        """The same batch with stand-ins up to ``size`` records, copies of its first. They weigh nothing."""
+        missing = size - self.records.size
+        records = np.concatenate([self.records, np.full(missing, self.records[0] if self.records.size else 0)])
+        return replace(self, records=records, owner=np.concatenate([self.owner, np.full(missing, self.units.size)]))
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """A data set, and the plan for its records (`Plan.for_records`). The plan has to fit it and to keep its promise.
+
+    ``max_records_per_person`` takes so many of a drawn person's records at random. ``collate_fn`` puts records
+    together, as in torch's DataLoader; it has to pad to a public length, not to the longest record of a batch, which
+    would decide about others.
+    """
+
+    dataset: Dataset[Any]
+    plan: Plan
+    execution: Execution = DEFAULT
+    max_records_per_person: int | None = None
+    collate_fn: Collate | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.execution, Execution):
+            raise InvalidInput(f"execution is {self.execution!r}; give pp.Execution(…)")
+        if self.max_records_per_person is not None:
+            integer(self.max_records_per_person, "max_records_per_person")
+        _refuse_data(self.dataset, self.plan)
+        if self.plan.promise is Promise.NONE:
+            raise InvalidInput(
+                f"method {self.plan.method} is for comparison only and keeps no budget; choose another"
+            )
+        self.plan.require_kept()  # a plan is a file, and may have been altered
+
+    @cached_property
+    def held(self) -> FloatArray:
+        """How many records each unit contributes when it is drawn; 0 for whoever is absent."""
+        if self.plan.owner is None:
+            return np.ones(self.plan.people)
+        counts = np.bincount(self.plan.owner, minlength=self.plan.people)
+        most = self.max_records_per_person
+        return np.asarray(counts if most is None else np.minimum(counts, most), dtype=np.float64)
+
+    @cached_property
+    def _by_owner(self) -> tuple[IntArray, IntArray]:
+        """Records in the order of their owners, and where each owner's begin."""
+        owner = np.asarray(self.plan.owner)
+        counts = np.bincount(owner, minlength=self.plan.people)
+        return np.argsort(owner, kind="stable").astype(np.int64), np.concatenate([[0], np.cumsum(counts)])
+
+    def batches(self, units: IntArray, source: Randomness, most: int | None, multiple: int = 1) -> list[Batch]:
+        """The records of these units as physical batches of at most ``most`` records, padded to a ``multiple``.
+
+        A person is never split, since their records are clipped as one sum (rule 12: isolation). Without any records
+        there is one batch, of padding alone.
+        """
+        units = units[self.held[units] > 0]  # who has no records is in no batch
+        if units.size == 0:
+            return [Batch(units, units, units).padded(multiple)]
+        records, owner = self._of(units, source)
+        bounds = [0, units.size] if most is None or records.size <= most else _bounds(owner, units.size, most)
+        ends = np.searchsorted(owner, bounds)
+        whole = [
+            Batch(
+                records[ends[k] : ends[k + 1]],
+                units[bounds[k] : bounds[k + 1]],
+                owner[ends[k] : ends[k + 1]] - bounds[k],
+                first=k == 0,
+                last=k == len(bounds) - 2,
+            )
+            for k in range(len(bounds) - 1)
+        ]
+        return [batch.padded(-(-batch.records.size // multiple) * multiple) for batch in whole]
+
+    def _of(self, units: IntArray, source: Randomness) -> tuple[IntArray, IntArray]:
+        """The records of these units, unit by unit, and for each its unit's place."""
+        if self.plan.owner is None:
+            return units, np.arange(units.size)
+        by_owner, starts = self._by_owner
+        counts = starts[units + 1] - starts[units]
+        owner = np.repeat(np.arange(units.size), counts)
+        within = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        records = by_owner[np.repeat(starts[units], counts) + within]
+        if self.max_records_per_person is not None:
+            order = np.lexsort((source.uniform(records.size), owner))  # shuffled within each person
+            kept = order[within < self.max_records_per_person]
+            records, owner = records[kept], owner[kept]
+        return records, owner
+
+    def load(self, wanted: Iterable[tuple[Batch, Order]]) -> Iterator[tuple[Batch, Any]]:
+        """Each batch with its data. Orders may be asked for ahead, by workers."""
+        waiting: deque[Batch] = deque()
+
+        def orders() -> Iterator[Order]:
+            for batch, order in wanted:
+                waiting.append(batch)
+                yield order
+
+        for data in loaded(self.dataset, orders(), self.execution.num_workers, self.collate_fn):
+            yield waiting.popleft(), data
+
+
+def _bounds(owner: IntArray, units: int, most: int) -> list[int]:
+    """Where batches of whole units end: as many in each as have at most ``most`` records, but at least one."""
+    if owner.size == units:
+        return [*range(0, units, most), units]
+    bounds, filled = [0], 0
+    for place, count in enumerate(np.bincount(owner, minlength=units).tolist()):
+        if filled and filled + count > most:
+            bounds.append(place)
+            filled = 0
+        filled += count
+    return [*bounds, units]
+
+
+def _refuse_data(dataset: Any, plan: Plan) -> None:
+    """Raise for what is no data set of the plan's records."""
+    if isinstance(dataset, DataLoader | list | tuple) and not (
+        isinstance(dataset, list) and len(dataset) == plan.records
+    ):
+        raise InvalidInput(
+            f"dataset is a {type(dataset).__name__}; give the Dataset itself (for tensors: TensorDataset(x, y)); "
+            "batches are drawn from it by the plan"
+        )
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise Unsupported(
+            f"dataset is a {type(dataset).__name__}, which cannot be asked for one record: each step draws records "
+            "by number. Give a map-style Dataset with __len__ and __getitem__"
+        )
+    if len(dataset) != plan.records:
+        raise InvalidInput(
+            f"dataset has {len(dataset):,} records but the plan is for {plan.records:,}; they must be the same"
+        )
+
+
+def moved(data: Any, device: torch.device) -> tuple[tuple[Any, ...], Any]:
+    """The inputs and the label of a batch, on the device."""
+    if not isinstance(data, list | tuple) or len(data) < 2:
+        raise InvalidInput("the dataset must give (input, label), or several inputs and then a label")
+    *inputs, label = (tree_map_only(Tensor, lambda value: value.to(device, non_blocking=True), part) for part in data)
+    return tuple(inputs), label
+
+
+def on_gpu(dataset: Dataset[Any]) -> bool:
+    """Whether its tensors lie on a device of their own."""
+    return isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
