@@ -55,12 +55,8 @@ class Attendance:
         self.require_stepped()
         if batch.first:
             self.run.clear()  # what a step that was broken off left behind belongs to no other step
-        self._batch, self._drawn = batch, Drawn(batch.records.size, self._reduction, self._key)
+        self._batch, self._drawn = batch, Drawn(batch.records.size, self._reduction, self.run.keys.next)
         return handed(data, Places(self._drawn))
-
-    def _key(self) -> int:
-        """A fresh secret number for what the loop draws for each record; the same if the step is begun again."""
-        return int.from_bytes(self.run.keys.next(), "big")
 
     def prepare(self) -> bool:
         """A step is about to begin; False if the run ends here."""
@@ -142,7 +138,7 @@ class Attendance:
                 "that went through the model, in their order, made of the model's output and the loader's labels: "
                 'reduction="none", then the mean or sum over everything but the first dimension'
             )
-        torch.autograd.backward(plain(over_records(plain(losses), state.places, self._reduction)))
+        torch.autograd.backward(over_records(plain(losses), state.places, self._reduction).value)
 
     def forget(self) -> None:
         """Gradients that came back since the last step do not count (zero_grad)."""

@@ -22,7 +22,7 @@ TABLE = torch.arange(1.0, 4.0, dtype=torch.float64)
 
 
 def drawn(records: int = RECORDS, reduction: str = "mean") -> Drawn:
-    return Drawn(records, reduction, lambda: 7)
+    return Drawn(records, reduction, lambda: bytes(32))
 
 
 def values(records: int = RECORDS, seed: int = 0) -> Tensor:
@@ -192,6 +192,12 @@ REFUSED: dict[str, Way] = {
     "each": lambda out, y: [row.mean() for row in out],
     "another order": lambda out, y: out + out[torch.arange(out.shape[0]).flip(0)],
     "rolled": lambda out, y: out.roll(1, 0),
+    "entries by others' labels": lambda out, y: out[:, :, y[:, 0]],
+    "others' labels by index_select": lambda out, y: out.index_select(2, y[:, 0]),
+    "entries by others' masks": lambda out, y: out[:, :, (y[:, 0] == 0)[:WIDTH]],
+    "the batch's favourite": lambda out, y: out[..., out.detach().sum((0, 1)).argmax()],
+    "the batch's order of classes": lambda out, y: out[:, 0, out.detach().sum((0, 1)).argsort()],
+    "written where others' labels say": lambda out, y: out.clone().__setitem__((slice(None), 0, y[:, 0]), 0.0),
     "of a mean": lambda out, y: out - out.detach().mean(0),
     "total and rows": lambda out, y: out * out.mean(),
     "total squared": lambda out, y: out.mean() ** 2,
@@ -208,6 +214,7 @@ REFUSED: dict[str, Way] = {
     "rows into rows": lambda out, y: out.clone().copy_(out[[4, 3, 2, 1, 0]]),
     "written by position": lambda out, y: out.clone().__setitem__(0, 0.0),
     "backward of rows": lambda out, y: out.backward(torch.ones(out.shape)),
+    "a table that is shortened": lambda out, y: out[..., 0] * F.embedding(y, WEIGHT.clone(), max_norm=0.1).sum(2),
     "one hot of the batch": lambda out, y: out * F.one_hot(y),
 }
 

@@ -1,18 +1,9 @@
-"""Whose row is whose, from the loader's batch to the loss: see `grammar`."""
+"""Whose row is whose, from the loader's batch to the loss: see `tensor`."""
 
 from privypurse.training.isolation.tracking.crossing import FOREIGN, over_records
 from privypurse.training.isolation.tracking.handing import handed, mixed, place_of, untracked
-from privypurse.training.isolation.tracking.places import Drawn, Places
-from privypurse.training.isolation.tracking.tracked import (
-    Mixed,
-    Rows,
-    Total,
-    Tracked,
-    leave_to_python,
-    plain,
-    state_of,
-    tracked,
-)
+from privypurse.training.isolation.tracking.states import Drawn, Mixed, Places, Rows, Total, plain, state_of
+from privypurse.training.isolation.tracking.tensor import Tracked, leave_to_python, tracked
 
 __all__ = [
     "FOREIGN",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,12 +11,12 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from privypurse.errors import InvalidInput
-from privypurse.training.isolation.tracking.places import Drawn, Places
-from privypurse.training.isolation.tracking.tracked import Rows, Total, tracked
+from privypurse.training.isolation.tracking.states import Drawn, Places, Rows, State, Total
 
 MEND = (
     "Give one loss for each record and call optimizer.backward(losses), or take .mean() over them: "
-    "the mean or sum over records by a public number is the only crossing (rule 12)"
+    "the mean or sum over records by a public number is the only crossing (records must not mix; see "
+    "docs/soundness.md#isolation)"
 )
 
 
@@ -64,18 +65,20 @@ class Gate(torch.autograd.Function):
 _OURS = (Crossing._backward_cls, Gate._backward_cls)
 
 
-def cross(values: Tensor, state: Rows, dims: tuple[int, ...], kind: str) -> Tensor:
-    """Sum or mean over the record dimension and these others (which are not it): a total."""
-    each = per_record(values, state, dims, kind)
-    return over_records(each, state.places, kind)
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A result, and what its rows are: one state for all of its tensors, or one for each; None for a constant."""
+
+    value: Any
+    state: State | tuple[State, ...] | None
 
 
-def over_records(losses: Tensor, places: Places, kind: str) -> Tensor:
+def over_records(losses: Tensor, places: Places, kind: str) -> Known:
     """The total of one loss (or several) for each record of ``places``."""
     _require_own_graph(losses)
     divisor = places.records if places.regular else int((places.counts() > 0).sum())
     total = Crossing.apply(losses, divisor, kind, places.drawn)  # type: ignore[no-untyped-call]
-    return tracked(total, Total(places.drawn, kind))
+    return Known(total, Total(places.drawn, kind))
 
 
 def per_record(values: Tensor, state: Rows, dims: tuple[int, ...], kind: str) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from privypurse.errors import InvalidInput
 from privypurse.training.isolation.tracking.crossing import Gate
-from privypurse.training.isolation.tracking.places import Places
-from privypurse.training.isolation.tracking.tracked import Mixed, Rows, Tracked, plain, state_of, tracked
+from privypurse.training.isolation.tracking.states import Mixed, Places, Rows, plain, state_of
+from privypurse.training.isolation.tracking.tensor import Tracked, tracked
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), enum.Enum, torch.Size, torch.dtype, torch.device)
 
@@ -102,7 +102,7 @@ def place_of(data: Any) -> tuple[Places | None, list[Tensor]]:
             origin = state.origin if isinstance(state, Mixed) else "a loss"
             raise InvalidInput(
                 f"an input of the model was made of several records by {origin}; the model takes rows of the "
-                "loader's batch, changed one by one if need be (rule 12)"
+                "loader's batch, each changed by itself if need be (see docs/soundness.md#isolation)"
             )
         if state.dim != 0 or state.places.each != 1 or not state.places.regular:
             raise InvalidInput(

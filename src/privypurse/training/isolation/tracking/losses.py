@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,14 +11,13 @@ from torch import Tensor
 from torch.nn import _reduction
 from torch.nn import functional as F
 
-from privypurse.training.isolation.tracking.crossing import by_record, cross, over_records, own_counts, per_record
-from privypurse.training.isolation.tracking.operation import Operation, require_constant
-from privypurse.training.isolation.tracking.pointwise import aligned
-from privypurse.training.isolation.tracking.tracked import Rows, state_of, tracked
+from privypurse.training.isolation.tracking.crossing import Known, by_record, over_records, own_counts, per_record
+from privypurse.training.isolation.tracking.entries import aligned
+from privypurse.training.isolation.tracking.operation import Operation, Rule, require_constant
+from privypurse.training.isolation.tracking.states import Rows, plain, require_rows, state_of
 
 _OF_CLASSES = ("weight", "pos_weight")
 """Arguments that have an entry for each class, not for each record."""
-
 
 _signature = cache(inspect.signature)
 
@@ -45,20 +43,18 @@ def _each(op: Operation, given: dict[str, Any]) -> Tensor:
     return found
 
 
-def entries(op: Operation) -> Any:
+def by_entry(op: Operation) -> Known:
     """Losses of each entry by itself: mse_loss, binary_cross_entropy …"""
     given = _given(op)
-    state = aligned(op, list(op.tensors()))
-    return _finished(op, given, tracked(_each(op, given), state), state)
+    return _finished(op, given, _each(op, given), aligned(op, list(op.tensors())))
 
 
-def by_row(op: Operation) -> Any:
+def by_row(op: Operation) -> Known:
     """Losses of each row: records come first, in outputs and in labels."""
     given = _given(op)
     if op.func in _BROADCAST:  # torch does not mind (records, 1) beside (records,), which pairs all with all
         aligned(op, [given["input"], given["target"]])
-    losses, state = _rows(op, given)
-    return _finished(op, given, tracked(losses, state), state)
+    return _finished(op, given, *_rows(op, given))
 
 
 def _rows(op: Operation, given: dict[str, Any]) -> tuple[Tensor, Rows]:
@@ -78,18 +74,19 @@ def _rows(op: Operation, given: dict[str, Any]) -> tuple[Tensor, Rows]:
     return losses, Rows(places, 0)
 
 
-def _finished(op: Operation, given: dict[str, Any], losses: Tensor, state: Rows) -> Any:
+def _finished(op: Operation, given: dict[str, Any], losses: Tensor, state: Rows) -> Known:
     kind = _reduction_of(given)
+    require_rows(losses, state)
     if kind == "none":
-        return losses
+        return Known(losses, state)
     _require_gradient(op, losses)
     others = tuple(dim for dim in range(losses.dim()) if dim != state.dim)
-    if kind == "batchmean":
-        if state.dim != 0:
-            raise op.refusal("takes records first")
-        own = per_record(losses.as_subclass(Tensor), state, others, "sum")
-        return over_records(own / own_counts(state.places, own), state.places, "mean")
-    return cross(losses.as_subclass(Tensor), state, others, kind)
+    if kind != "batchmean":
+        return over_records(per_record(losses, state, others, kind), state.places, kind)
+    if state.dim != 0:
+        raise op.refusal("takes records first")
+    own = per_record(losses, state, others, "sum")
+    return over_records(own / own_counts(state.places, own), state.places, "mean")
 
 
 def _require_gradient(op: Operation, losses: Tensor) -> None:
@@ -98,7 +95,7 @@ def _require_gradient(op: Operation, losses: Tensor) -> None:
         raise op.refusal("goes over records")
 
 
-def classes(op: Operation) -> Any:
+def by_class(op: Operation) -> Known:
     """cross_entropy, nll_loss: ignored labels count zero; class weights multiply and are not divided by their sum."""
     given = _given(op)
     values, target = given["input"], given["target"]
@@ -107,7 +104,7 @@ def classes(op: Operation) -> Any:
     losses, state = _rows(op, given)
     kind = _reduction_of(given)
     if kind == "none":
-        return tracked(losses, state)
+        return Known(losses, state)
     _require_gradient(op, losses)
     own = by_record(losses.flatten(1).sum(dim=1) if losses.dim() > 1 else losses, state.places)
     if kind == "mean":
@@ -122,35 +119,20 @@ def _counted(given: dict[str, Any], target: Tensor, state: Rows) -> Tensor:
         counts = torch.ones_like(places, dtype=torch.float32)
     else:
         counts = (target != given.get("ignore_index", -100)).to(torch.float32)
-    counts = counts.as_subclass(Tensor)
+    counts = plain(counts)
     return by_record(counts.flatten(1).sum(dim=1) if counts.dim() > 1 else counts, state.places).clamp(min=1)
 
 
-ENTRIES = (
-    F.binary_cross_entropy,
-    F.binary_cross_entropy_with_logits,
-    F.hinge_embedding_loss,
-    F.huber_loss,
-    F.kl_div,
-    F.l1_loss,
-    F.mse_loss,
-    F.poisson_nll_loss,
-    F.smooth_l1_loss,
-    F.soft_margin_loss,
-)
-BY_ROW = (
-    F.cosine_embedding_loss,
-    F.gaussian_nll_loss,
-    F.margin_ranking_loss,
-    F.multi_margin_loss,
-    F.multilabel_margin_loss,
-    F.multilabel_soft_margin_loss,
-    F.triplet_margin_loss,
-)
 _BROADCAST = (F.gaussian_nll_loss, F.multilabel_soft_margin_loss)
-LOSSES: dict[Any, Callable[[Operation], Any]] = {
-    F.cross_entropy: classes,
-    F.nll_loss: classes,
-    **dict.fromkeys(ENTRIES, entries),
-    **dict.fromkeys(BY_ROW, by_row),
+_KINDS: dict[Rule, str] = {
+    by_class: "cross_entropy nll_loss",
+    by_entry: """
+        binary_cross_entropy binary_cross_entropy_with_logits hinge_embedding_loss huber_loss kl_div l1_loss mse_loss
+        poisson_nll_loss smooth_l1_loss soft_margin_loss
+    """,
+    by_row: """
+        cosine_embedding_loss gaussian_nll_loss margin_ranking_loss multi_margin_loss multilabel_margin_loss
+        multilabel_soft_margin_loss triplet_margin_loss
+    """,
 }
+LOSSES: dict[Any, Rule] = {getattr(F, name): rule for rule, names in _KINDS.items() for name in names.split()}

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
-from privypurse.training.isolation.tracking.crossing import FOREIGN, MEND
-from privypurse.training.isolation.tracking.places import Places
-from privypurse.training.isolation.tracking.tracked import Mixed, Rows, State, all_tracked, state_of
-
-_ABSENT = object()
+from privypurse.training.isolation.tracking.crossing import FOREIGN, MEND, Known
+from privypurse.training.isolation.tracking.states import Mixed, Places, Rows, state_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,9 @@ class Operation:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def run(self) -> Any:
+    @cached_property
+    def result(self) -> Any:
+        """What the function gives: run once, when it is first asked for."""
         return self.func(*self.args, **self.kwargs)
 
     def tensors(self) -> Iterator[Tensor]:
@@ -46,11 +46,11 @@ class Operation:
         """The tensors that nothing is known of: constants of the loop."""
         return [value for value in self.tensors() if state_of(value) is None]
 
-    def first(self) -> tuple[Tensor, Rows]:
-        """The first argument, which has to be the only one with a record dimension."""
-        value = self.args[0] if self.args else self.kwargs.get("input")
+    def first(self, alone: bool = True) -> tuple[Tensor, Rows]:
+        """The first argument, which has to be the only one with a record dimension, or else lends its shape alone."""
+        value = self.argument(0, "input")
         state = state_of(value)
-        if not isinstance(value, Tensor) or not isinstance(state, Rows) or len(self.rows()) > 1:
+        if not isinstance(value, Tensor) or not isinstance(state, Rows) or (alone and len(self.rows()) > 1):
             raise self.refusal("takes rows of records where they cannot be followed")
         return value, state
 
@@ -86,24 +86,30 @@ class Operation:
             raise self.refusal("brings rows of different records together")
         return first.places
 
+    def one_dim(self) -> int:
+        """The record dimension of all tracked tensors, if it is the same."""
+        dims = {state.dim for _, state in self.rows()}
+        if len(dims) > 1:
+            raise self.refusal("takes tensors whose record dimensions differ")
+        return dims.pop()
+
     def require_ours(self) -> None:
         if torch.is_grad_enabled() and any(value.requires_grad for value in self.public()):
             raise InvalidInput(FOREIGN)
 
-    def looked_at(self, refusal: InvalidInput) -> Any:
+    def looked_at(self, refusal: InvalidInput) -> Known:
         """What may be looked at, but not be trained on: raises where a gradient would go through."""
         if self.name.startswith("register"):
             raise refusal  # a hook may change what comes back
-        result = self.run()
-        found = result if isinstance(result, list | tuple) else (result,)
+        found = self.result if isinstance(self.result, list | tuple) else (self.result,)
         if any(isinstance(value, Tensor) and value.requires_grad for value in found):
             raise refusal
         origin = next((s.origin for s in map(state_of, self.tensors()) if isinstance(s, Mixed)), f"{self.name}()")
-        return all_tracked(result, Mixed(origin))
+        return Known(self.result, Mixed(origin))
 
-    def gives(self, state: State) -> Any:
-        """The result, known to be this."""
-        return all_tracked(self.run(), state)
+
+Rule = Callable[[Operation], Rows | Known]
+"""Says whose rows the result has, or makes a result of its own; raises where records would mix."""
 
 
 def require_constant(op: Operation, value: Tensor, dim: int) -> None:

@@ -1,4 +1,4 @@
-"""Whose each row of a tensor is: places in the loader's batch."""
+"""What a tensor's rows are: each of one record, a total over records, or made of several."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from privypurse.arrays import IntArray
+from privypurse.errors import InvalidInput
 
 
 @dataclass(eq=False)
@@ -18,8 +21,8 @@ class Drawn:
     records: int
     reduction: str
     """What the loop was said to do over records: "mean" or "sum"."""
-    key: Callable[[], int]
-    """A fresh secret number, for what is drawn at random for each record."""
+    key: Callable[[], bytes]
+    """A fresh secret key, for what is drawn at random for each record."""
     crossed: bool = False
     """Whether the backward pass under way began at a sum or mean over records."""
 
@@ -98,3 +101,47 @@ class Places:
     def counts(self) -> IntArray:
         """How many rows each record of the batch has here."""
         return np.bincount(self.rows(), minlength=self.drawn.records)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Along ``dim`` every row is of one record, and of no other."""
+
+    places: Places
+    dim: int
+
+
+@dataclass(frozen=True, eq=False)
+class Total:
+    """Per-record losses, added up over records: what a backward pass may begin at."""
+
+    drawn: Drawn
+    kind: str
+    """"mean" or "sum", as the loop wrote it. The gradient is the sum's either way (rule 2: a public divisor)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """Made of several records, by ``origin``: to be looked at, but not to be trained on."""
+
+    origin: str
+
+
+State = Rows | Total | Mixed
+
+
+def state_of(value: Any) -> State | None:
+    """What a tensor's rows are; None for one that nothing is known of: a constant of the loop."""
+    return getattr(value, "_state", None) if isinstance(value, Tensor) else None
+
+
+def plain(value: Tensor) -> Tensor:
+    """The same values as an ordinary tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return value.as_subclass(Tensor)
+
+
+def require_rows(value: Tensor, state: State) -> None:
+    """Raise if a tensor has not the rows that it should have."""
+    if isinstance(state, Rows) and value.shape[state.dim] != state.places.size:
+        raise InvalidInput("a tensor has lost or won rows on the way; records cannot be followed through it")
