@@ -154,11 +154,16 @@ def test_every_page_is_in_the_index() -> None:
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= listed
 
 
-def test_rules_keep_the_anchors_that_error_messages_name() -> None:
+def test_rules_keep_their_anchors() -> None:
     assert set(RULES) <= anchors(TEXTS[ROOT / "docs" / "soundness.md"])
-    for path in (ROOT / "src").rglob("*.py"):
-        for anchor in re.findall(r"docs/soundness\.md#([\w-]+)", path.read_text(encoding="utf-8")):
-            assert anchor in anchors(TEXTS[ROOT / "docs" / "soundness.md"]), f"{path.name} names #{anchor}"
+
+
+@pytest.mark.parametrize("folder", ["src", "reproductions", "benchmarks", "examples", "tests"])
+def test_pages_that_the_code_names_exist(folder: str) -> None:
+    for path in set((ROOT / folder).rglob("*.py")) - {Path(__file__)}:
+        for page, anchor in re.findall(r"(docs/[\w-]+\.md)(?:#([\w-]+))?", path.read_text(encoding="utf-8")):
+            assert (ROOT / page).is_file(), f"{path.name} names {page}"
+            assert not anchor or anchor in anchors(TEXTS[ROOT / page]), f"{path.name} names {page}#{anchor}"
 
 
 def test_the_picture_is_what_the_results_say() -> None:
