@@ -111,7 +111,7 @@ def _add_question(question: argparse.ArgumentParser, name: str, arguments: str) 
     told = "the δ at which costs are told and given (default: 1e-5)"
     question.add_argument("--at-delta", metavar="δ", type=float, default=DEFAULT_DELTA, help=told)
     if rows:
-        question.add_argument("--where", metavar="CONDITION", help="rows to look at (default: all)")
+        question.add_argument("--where", metavar="CONDITION", help="which rows to ask (default: all)")
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
     with unchanged(Path(options.table)):
         table = read_table(options.table)
-        budgets = _budgets(options, table)
+        budgets = _budgets(options, len(next(iter(table.values()))))
     purses = options.purses or _beside(Path(options.table))
     if Path(purses).resolve() == Path(options.table).resolve():
         raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
@@ -164,18 +164,14 @@ def _beside(table: Path) -> str:
     return str(named if named.resolve() == purses else purses)
 
 
-def _budgets(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
+def _budgets(options: argparse.Namespace, rows: int) -> pp.Budgets:
     from privypurse.budgets.tables import FileColumns
 
     if isinstance(options.epsilon, str):
         return pp.Budgets.read(options.table, epsilon=options.epsilon, delta=options.delta, person=options.person)
-    rows = len(next(iter(table.values())))
-    for name in (options.delta, options.person):
-        if isinstance(name, str) and name not in table:
-            raise pp.InvalidInput(f"{options.table} has no column {name!r}; its columns are {', '.join(table)}")
-    delta = table[options.delta] if isinstance(options.delta, str) else options.delta
-    # As Budgets.read takes them: a table of columns that were told apart has read 01 as 1.
-    person = None if options.person is None else FileColumns(Path(options.table)).labels(options.person)
+    columns = FileColumns(Path(options.table))
+    delta = columns.numbers(options.delta) if isinstance(options.delta, str) else options.delta
+    person = None if options.person is None else columns.labels(options.person)
     return pp.Budgets(np.full(rows, options.epsilon), delta=delta, person=person)
 
 

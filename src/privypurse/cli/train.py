@@ -108,8 +108,8 @@ def _stopped(checkpoint: Path | None) -> str:
 
 
 def _show(finished: Finished, seed: int | None, console: Console) -> None:
-    score = finished.score
-    console.print(f"{finished.steps:,} steps taken in {finished.seconds:.1f} s")
+    score, trained = finished.score, finished.trained
+    console.print(f"{trained.steps:,} steps taken in {trained.seconds:.1f} s")
     if score is None:
         console.print("no test table: nothing is said about accuracy, since on people in training it is sensitive")
     else:
@@ -119,6 +119,6 @@ def _show(finished: Finished, seed: int | None, console: Console) -> None:
         )
     if seed is not None:
         console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]")
-    if finished.spending is not None:
-        console.print(f"spending.csv: {finished.spending.text} Sensitive.")
+    if trained.spending is not None:
+        console.print(f"spending.csv: {trained.spending.text} Sensitive.")
     console.print(f"written to {as_it_is(str(finished.folder))}; public.json says what may be shown")

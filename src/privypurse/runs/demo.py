@@ -8,13 +8,11 @@ is not, choosing them would cost ε as well.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from privypurse._validate import integer
 from privypurse.accounting import Progress
@@ -50,7 +48,6 @@ class Trial:
     plan: Plan | None
     """None for training without privacy."""
     scores: tuple[Score, ...]
-    seconds: float
 
     @property
     def accuracy(self) -> tuple[float, float]:
@@ -92,41 +89,39 @@ def trials(
     """
     integer(runs, "runs")
     budgets = budgets_of(len(records.train))
-    assert records.test is not None
     found: list[Trial] = []
     progress(0, runs * len(METHODS))
     for method in METHODS:
         made = None
         if method != NONE:
             made = plan(budgets, method, steps=steps, batch_size=BATCH, clip_norm=CLIP_NORM, accountant=accountant)
-        begun = time.perf_counter()
-        models, scores = [], []
-        for _ in range(runs):
-            models.append(_trained(records, made, steps))
-            scores.append(score(models[-1], records.test.inputs, records.test.labels))
+        scores: list[Score] = []
+        for number in range(runs):
+            scores.append(_trained(records, made, steps, folder / method if number == 0 else None))
             progress(runs * len(found) + len(scores), runs * len(METHODS))
-        found.append(Trial(method, made, tuple(scores), (time.perf_counter() - begun) / runs))
-        _save(folder / method, models[0], found[-1], steps)
+        found.append(Trial(method, made, tuple(scores)))
     return found
 
 
-def _trained(records: TrainTest, made: Plan | None, steps: int) -> nn.Module:
+def _trained(records: TrainTest, made: Plan | None, steps: int, kept: Path | None) -> Score:
+    """Train once, by the plan or without privacy, and keep it in a run's folder, where one is named."""
     model = mlp(records.shape, records.classes, HIDDEN)
     optimizer = torch.optim.SGD(model.parameters(), lr=ORDINARY_LEARNING_RATE if made is None else LEARNING_RATE)
     data = records.train.tensors(torch.device("cpu"))
     if made is None:
         train_ordinarily(model, optimizer, data.tensors, losses, steps=steps, batch_size=BATCH)
     else:
-        train(model, optimizer, data, made, losses)
-    return model
-
-
-def _save(path: Path, model: nn.Module, trial: Trial, steps: int) -> None:
-    folder, score = RunFolder.begin(path, "demo"), trial.scores[0]
-    if trial.plan is not None:
-        folder.add("plan.json", planfile.dumps(trial.plan))
-        add_results(folder, model, trial.plan, score, trial.seconds, data="adult", steps=steps)
-        return
-    metrics = {"data": "adult", "method": NONE, "steps": steps, "test": figures(score), "about": _NOT_PRIVATE}
-    add_model(folder, model, public=False)
-    add_json(folder, "metrics.json", metrics)
+        trained = train(model, optimizer, data, made, losses)
+    assert records.test is not None
+    found = score(model, records.test.inputs, records.test.labels)
+    if kept is None:
+        return found
+    folder = RunFolder.begin(kept, "demo")
+    if made is None:
+        add_model(folder, model, public=False)
+        about = {"data": "adult", "method": NONE, "steps": steps, "test": figures(found), "about": _NOT_PRIVATE}
+        add_json(folder, "metrics.json", about)
+    else:
+        folder.add("plan.json", planfile.dumps(made))
+        add_results(folder, model, made, trained, found, data="adult", seeded=False)
+    return found

@@ -11,6 +11,7 @@ import numpy as np
 from privypurse.plans import Plan
 from privypurse.training.evaluation import Score
 from privypurse.training.individual.spending import Spending
+from privypurse.training.loop import Trained
 
 _PUBLIC = (
     "The model and the test figures cost the people in training nothing beyond their certified ε (with extra steps: "
@@ -24,12 +25,13 @@ _SENSITIVE = (
 _SEEDED = "This run was seeded, so its noise can be repeated and taken off: a test, NOT private."
 
 
-def facts_of(plan: Plan, *, data: str, seeded: bool, steps: int, spending: Spending | None = None) -> dict[str, Any]:
+def facts_of(plan: Plan, trained: Trained, data: str, seeded: bool) -> dict[str, Any]:
     """Constants of training, what was promised, and released answers: what may be published beside the model."""
+    told = [] if trained.spending is None else trained.spending.told
     return {
         "data": data,
         "method": plan.method,
-        "steps": steps,
+        "steps": trained.steps,
         "fixed_steps": plan.steps,
         "filter": plan.filter,
         "batch_size": plan.batch_size,
@@ -37,17 +39,12 @@ def facts_of(plan: Plan, *, data: str, seeded: bool, steps: int, spending: Spend
         "noise_multiplier": plan.noise_multiplier,
         "accountant": plan.accountant,
         "promise": _SEEDED if seeded else plan.promise.text,
-        "told": [] if spending is None else [{"step": step, "answer": answer} for step, answer in spending.told],
+        "told": [{"step": step, "answer": answer} for step, answer in told],
     }
 
 
 def metrics_of(
-    facts: dict[str, Any],
-    plan: Plan,
-    score: Score | None,
-    seconds: float,
-    seeded: bool,
-    spending: Spending | None = None,
+    facts: dict[str, Any], plan: Plan, trained: Trained, score: Score | None, seeded: bool
 ) -> dict[str, Any]:
     """The facts, figures of people outside training, and those that are sensitive, under a key that says so."""
     return {
@@ -66,8 +63,8 @@ def metrics_of(
             # Planned people without a row here: they are absent, and contribute nothing.
             "absent": plan.absent,
             # How long a step takes tells how many were drawn.
-            "seconds": round(seconds, 3),
-            **({} if spending is None else {"spending": _spending(spending, seeded)}),
+            "seconds": round(trained.seconds, 3),
+            **({} if trained.spending is None else {"spending": _spending(trained.spending, seeded)}),
         },
     }
 

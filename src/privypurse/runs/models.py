@@ -1,8 +1,9 @@
-"""The networks that a configuration can name."""
+"""The networks and optimizers that a configuration can name."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import os
 import sys
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from privypurse.errors import InvalidInput
-from privypurse.runs.config import Model
+from privypurse.runs.config import Model, Optimizer
+from privypurse.runs.sections import unknown
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
@@ -105,3 +107,24 @@ def _try(model: nn.Module, kind: str, shape: Sequence[int], classes: int) -> Non
     if not isinstance(out, torch.Tensor) or out.shape != (2, classes):
         said = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
         raise InvalidInput(f"[model] {kind} gives {said} for two records; it must give (2, {classes}): {wanted}")
+
+
+def optimizer_of(config: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+    """A class of torch.optim over the model's trainable parameters; what torch does not know is an error."""
+    known = {
+        name: found
+        for name, found in vars(torch.optim).items()
+        # LBFGS runs the model several times in a step; each would be a release of its own.
+        if isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and name not in ("Optimizer", "LBFGS")
+    }
+    if config.name not in known:
+        raise unknown("[optimizer] name: there is no", config.name, known)
+    arguments = [name for name in inspect.signature(known[config.name]).parameters if name != "params"]
+    for name in config.options:
+        if name not in arguments:
+            raise unknown(f"[optimizer] {config.name} has no argument", name, arguments)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        return known[config.name](trainable, **config.options)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"[optimizer] {config.name} does not take these arguments: {error}") from None

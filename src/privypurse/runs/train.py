@@ -19,16 +19,14 @@ from privypurse.plans import file as planfile
 from privypurse.runs.config import BuiltIn, RunConfig, Table
 from privypurse.runs.folder import RunFolder, check_free
 from privypurse.runs.metrics import facts_of, metrics_of, spending_lines
-from privypurse.runs.models import model_of
-from privypurse.runs.optimizers import optimizer_of
+from privypurse.runs.models import model_of, optimizer_of
 from privypurse.runs.planning import plan_of
 from privypurse.runs.records import records_of
 from privypurse.training.devices import device_of
 from privypurse.training.evaluation import Score, losses, score
 from privypurse.training.execution import Execution
 from privypurse.training.individual.accounting import Individual
-from privypurse.training.individual.spending import Spending
-from privypurse.training.loop import train
+from privypurse.training.loop import Trained, train
 
 _AGAIN = ". Mind that training again spends everyone's ε again"
 
@@ -38,11 +36,9 @@ class Finished:
     """A run that went to its end."""
 
     plan: Plan
+    trained: Trained
     score: Score | None
-    seconds: float
     folder: Path
-    steps: int
-    spending: Spending | None = None
 
 
 def train_by(
@@ -89,39 +85,21 @@ def train_by(
         seed=settings.seed,
     )
     found = None if records.test is None else score(model, records.test.inputs, records.test.labels)
-    add_results(
-        folder,
-        model,
-        plan,
-        found,
-        trained.seconds,
-        data=config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name,
-        steps=trained.steps,
-        seeded=settings.seed is not None,
-        spending=trained.spending,
-    )
-    return Finished(plan, found, trained.seconds, settings.out, trained.steps, trained.spending)
+    data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
+    add_results(folder, model, plan, trained, found, data=data, seeded=settings.seed is not None)
+    return Finished(plan, trained, found, settings.out)
 
 
 def add_results(
-    folder: RunFolder,
-    model: nn.Module,
-    plan: Plan,
-    found: Score | None,
-    seconds: float,
-    *,
-    data: str,
-    steps: int,
-    seeded: bool = False,
-    spending: Spending | None = None,
+    folder: RunFolder, model: nn.Module, plan: Plan, trained: Trained, found: Score | None, *, data: str, seeded: bool
 ) -> None:
     """What training came to. Of a seeded run nothing is public: who knows the seed can take the noise off."""
-    facts = facts_of(plan, data=data, seeded=seeded, steps=steps, spending=spending)
+    facts = facts_of(plan, trained, data, seeded)
     add_model(folder, model, public=not seeded)
     add_json(folder, "facts.json", facts, public=not seeded)
-    add_json(folder, "metrics.json", metrics_of(facts, plan, found, seconds, seeded, spending))
-    if spending is not None:
-        folder.add("spending.csv", spending_lines(spending))
+    add_json(folder, "metrics.json", metrics_of(facts, plan, trained, found, seeded))
+    if trained.spending is not None:
+        folder.add("spending.csv", spending_lines(trained.spending))
 
 
 def add_model(folder: RunFolder, model: nn.Module, *, public: bool) -> None:

@@ -7,8 +7,7 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from privypurse.runs.config import Model, Optimizer
-from privypurse.runs.models import cnn, mlp, model_of
-from privypurse.runs.optimizers import optimizer_of
+from privypurse.runs.models import cnn, mlp, model_of, optimizer_of
 
 NETS = """
 import torch

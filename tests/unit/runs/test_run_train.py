@@ -155,12 +155,12 @@ def test_a_run_that_follows_spending_says_what_each_person_spent():
     header, *rows = (folder / "spending.csv").read_text(encoding="utf-8").splitlines()
     assert header == "record,epsilon_promised,epsilon_spent"
     spent = np.array([row.split(",") for row in rows], dtype=float)
-    np.testing.assert_allclose(spent[:, 2], finished.spending.epsilon(), rtol=1e-4)
+    np.testing.assert_allclose(spent[:, 2], finished.trained.spending.epsilon(), rtol=1e-4)
     assert (spent[:, 2] > 0).all()
     assert (spent[:, 2] <= spent[:, 1]).all()
     assert (folder / "spending.csv").stat().st_mode & 0o077 == 0
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    assert metrics["steps"] == metrics["fixed_steps"] + 4 == finished.steps
+    assert metrics["steps"] == metrics["fixed_steps"] + 4 == finished.trained.steps
     assert metrics["filter"] == "rdp"
     assert "no guarantee" in metrics["sensitive"]["spending"]["about"]
     assert "active" not in json.dumps({key: value for key, value in metrics.items() if key != "sensitive"})
