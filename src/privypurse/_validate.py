@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privypurse.arrays import AnyArray, FloatArray
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseWarning
 
 
 def is_integer(value: Any) -> bool:
@@ -50,6 +51,17 @@ def real(
     span = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
     said = f"{name} must be a finite number {span}".rstrip() + f", not {value!r}"
     raise InvalidInput(said + (f"; {mend}" if mend else ""))
+
+
+def seed_for_tests(seed: Any, *, stacklevel: int) -> int:
+    """``seed`` as an int, with a warning: whoever knows it can repeat noise and coins, so it is for tests only."""
+    whole = integer(seed, "seed", least=0)
+    warnings.warn(
+        f"seed={whole}: whoever knows the seed can repeat noise and coins, so nothing is private; for tests only",
+        PrivyPurseWarning,
+        stacklevel=stacklevel,
+    )
+    return whole
 
 
 def first_where(mask: npt.NDArray[np.bool_]) -> int | None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-import warnings
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from privypurse._validate import seed_for_tests
 from privypurse.arrays import FloatArray
-from privypurse.errors import InvalidInput, PrivyPurseWarning
 
 if TYPE_CHECKING:
     from privypurse._chacha import ChaCha
@@ -122,15 +121,8 @@ class SeededRandomness:
     secure = False
 
     def __init__(self, seed: int) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise InvalidInput(f"seed is {seed!r}; it must be a whole number from 0 on")
-        warnings.warn(
-            f"seed={seed}: whoever knows the seed can repeat noise and coins, so nothing is private; for tests only",
-            PrivyPurseWarning,
-            stacklevel=3,
-        )
-        self.seed = seed
-        self._start(seed)
+        self.seed = seed_for_tests(seed, stacklevel=4)
+        self._start(self.seed)
 
     def _start(self, *where: int) -> None:
         self._coins = np.random.default_rng([1, *where])

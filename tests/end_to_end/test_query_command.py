@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -218,7 +219,7 @@ def test_a_full_disk_tells_nothing(capsys, people, monkeypatch):
 
 
 def test_another_holder_is_told_to_wait(capsys, people, tmp_path):
-    with PurseFile(tmp_path / "people.csv.purses", {}):
+    with closing(PurseFile(tmp_path / "people.csv.purses", {})):
         code, _, err = run(capsys, "people.csv count --noise 20")
     assert code == 2
     assert "somebody else holds" in err

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_a_file_that_was_removed_or_replaced_is_not_written_past(tmp_path: Path)
 
 def test_a_change_by_somebody_who_does_not_lock_is_found(tmp_path: Path) -> None:
     path = tmp_path / "purses"
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         file.write(spent=np.ones(2))
         old = path.read_bytes()
         file.write(spent=np.full(2, 2.0))
@@ -180,7 +181,7 @@ def test_processes_that_open_at_once_take_turns(tmp_path: Path) -> None:
     )
     workers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     assert [worker.wait(120) for worker in workers] == [0] * 4
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         assert file.arrays is not None
         assert file.arrays["spent"].tolist() == [20, 20, 20]
     assert [one.name for one in tmp_path.iterdir()] == ["purses"]
@@ -308,7 +309,7 @@ def test_a_journal_by_another_name_is_the_same_journal(tmp_path: Path, how: Call
 
 def test_files_that_everybody_may_read_become_their_owners(tmp_path: Path) -> None:
     def opened_purses(path: Path) -> None:
-        with PurseFile(path, MINE) as file:
+        with closing(PurseFile(path, MINE)) as file:
             file.write(spent=np.ones(1))
 
     ways: dict[str, Callable[[Path], None]] = {

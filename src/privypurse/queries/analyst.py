@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from privypurse._storage import digest_of_arrays
+from privypurse._validate import integer, real
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import ladder
-from privypurse.budgets.budgets import DEFAULT_DELTA, Budgets
+from privypurse.budgets.budgets import Budgets
 from privypurse.budgets.roll import mark_of
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import Answer, Cost, epsilon_of
@@ -25,7 +26,7 @@ from privypurse.queries.callables import numbers_of, truths_of
 from privypurse.queries.columns import Column, Mask, Numbers, Truths
 from privypurse.queries.conditions import Condition, named
 from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
-from privypurse.queries.mechanism import Price, check_scale, noisy_sum, priced
+from privypurse.queries.mechanism import Pay, Price, noisy_sum, priced, scale
 from privypurse.queries.noise import noise_source
 from privypurse.queries.pursefile import PurseFile
 from privypurse.queries.rows import rows_of
@@ -45,9 +46,11 @@ class Analyst:
 
     A person pays for ‖what their rows add up to‖ / noise, after clipping. Whom a question does not touch pays
     nothing. Whoever cannot pay contributes nothing to that question and is charged nothing; neither answer nor errors
-    say who or how many, so every answer is about those who can still pay, and says so with what it costs: as ε at the
-    ``delta`` that the question names. ``cost``, such an ε, may be given instead of ``noise``. `spent` and `purses`
-    are sensitive: not for the analyst.
+    say who or how many, so every answer is about those who can still pay, and says so with what it costs.
+
+    Every question takes ``noise=``, the standard deviation of the normal noise, or ``cost=``, the ε that it may cost
+    a person by itself, and ``delta=``, at which a cost is told (1e-5 unless given). `spent` and `purses` are
+    sensitive: not for the analyst.
 
     With ``purses``, a file, spending outlives the process: the charge is on disk before the answer is returned, and
     the file is refused for other data or budgets. Without it, spending is forgotten with this object; do not make a
@@ -94,7 +97,7 @@ class Analyst:
         self._epsilon = ladder.rung_value(ladder.rung_below(budgets.epsilon[first]))
         self.purses = Filter(self._epsilon, budgets.delta[first], currency)
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
-        self._noise = noise_source(seed)
+        self._source = noise_source(seed)
         self._process = os.getpid()
         self._file: PurseFile | None = None
         self._closed = False
@@ -132,32 +135,17 @@ class Analyst:
     ) -> None:
         self.close()
 
-    def count(
-        self,
-        where: Where = None,
-        *,
-        noise: float | None = None,
-        cost: float | None = None,
-        delta: float = DEFAULT_DELTA,
-    ) -> Answer:
+    def count(self, where: Where = None, **pay: Unpack[Pay]) -> Answer:
         """How many people have a row for which ``where`` holds, of those who can pay.
 
         ``noise`` is the standard deviation, in people. Whom it touches pays for 1/noise.
         """
-        price = self._priced(1.0, noise, cost, delta)
-        chosen = self._chosen(where)
-        sums = by_person(chosen.astype(np.float64)[:, None], self._owner, self._people)
+        price = priced(self.purses, 1.0, **pay)
+        sums = self._by_person(self._chosen(where).astype(np.float64)[:, None])
         answer = self._answer(Dense(np.minimum(sums.values, 1.0)), price, lambda total: float(total[0]))
         return replace(answer, alike=True)
 
-    def count_holding(
-        self,
-        holding: float | Cost,
-        *,
-        noise: float | None = None,
-        cost: float | None = None,
-        delta: float = DEFAULT_DELTA,
-    ) -> Answer:
+    def count_holding(self, holding: float | Cost, **pay: Unpack[Pay]) -> Answer:
         """How many of all people can still pay ``holding`` after this count: an ε at δ, or the cost of an answer.
 
         Whoever is counted pays for 1/noise, and holds ``holding`` besides; whoever is not pays nothing. So it is a
@@ -165,53 +153,35 @@ class Analyst:
         person who contributes nothing is not counted. How many are missing from an answer cannot be told: those who
         are have nothing left to pay for being counted with.
         """
-        price = self._priced(1.0, noise, cost, delta)
-        asked = holding if isinstance(holding, Cost) else self._priced(1.0, None, holding, delta).cost
+        price = priced(self.purses, 1.0, **pay)
+        asked = holding
+        if not isinstance(asked, Cost):
+            asked = priced(self.purses, 1.0, cost=asked, delta=price.cost.delta).cost
         if asked.currency != self.purses.currency.name:
             raise InvalidInput(f"holding is in {asked.currency!r}, but purses are in {self.purses.currency.name!r}")
-        with self.purses.lock:  # nobody pays for anything else between the look and the charge
+        with self.purses.lock:  # nobody pays for anything else between check and charge
             enough = np.asarray(self.purses.affords(np.asarray(asked.amount + price.cost.amount)))
             flags = np.broadcast_to(enough, self.purses.total.shape).astype(np.float64)
             answer = self._answer(Dense(flags[:, None]), price, lambda total: float(total[0]))
         note = f"people who hold {replace(asked, delta=price.cost.delta).in_words()} besides what being counted costs"
         return replace(answer, alike=True, note=note)
 
-    def sum(
-        self,
-        column: str,
-        *,
-        lower: float,
-        upper: float,
-        noise: float | None = None,
-        cost: float | None = None,
-        delta: float = DEFAULT_DELTA,
-        where: Where = None,
-    ) -> Answer:
+    def sum(self, column: str, *, lower: float, upper: float, where: Where = None, **pay: Unpack[Pay]) -> Answer:
         """The sum of a column over rows for which ``where`` holds.
 
         What a person's rows add up to is clipped to [lower, upper], two public numbers. ``noise`` is the standard
         deviation in the column's own units; a person pays for |their clipped sum|/noise.
         """
         low, high = _bounds(lower, upper)
-        price = self._priced(max(abs(low), abs(high)), noise, cost, delta)
+        price = priced(self.purses, max(abs(low), abs(high)), **pay)
         values, touched = self._numbers(column, where)
-        sums = by_person(values[:, None], self._owner, self._people).values
+        sums = self._by_person(values[:, None]).values
         if self._owner is not None:
             touched = np.bincount(self._owner, touched, minlength=self._people) > 0
         clipped = np.where(touched[:, None], np.clip(sums, low, high), 0.0)
         return self._answer(Dense(clipped), price, lambda total: float(total[0]))
 
-    def mean(
-        self,
-        column: str,
-        *,
-        lower: float,
-        upper: float,
-        noise: float | None = None,
-        cost: float | None = None,
-        delta: float = DEFAULT_DELTA,
-        where: Where = None,
-    ) -> Answer:
+    def mean(self, column: str, *, lower: float, upper: float, where: Where = None, **pay: Unpack[Pay]) -> Answer:
         """The mean of a column over rows for which ``where`` holds, each value clipped to [lower, upper].
 
         One question with two numbers: the sum of values centred and scaled to [-1, 1], and how many there are; the
@@ -223,11 +193,11 @@ class Analyst:
         """
         low, high = _bounds(lower, upper)
         middle, half = (low + high) / 2, (high - low) / 2
-        price = self._priced(math.sqrt(2.0), noise, cost, delta)
+        price = priced(self.purses, math.sqrt(2.0), **pay)
         least = max(1.0, price.noise)
         values, touched = self._numbers(column, where)
         scaled = np.where(touched, (np.clip(values, low, high) - middle) / half, 0.0)
-        both = by_person(np.stack([scaled, touched], axis=1), self._owner, self._people)
+        both = self._by_person(np.stack([scaled, touched], axis=1))
 
         def quotient(total: FloatArray) -> float:
             if total[1] <= least:
@@ -250,10 +220,8 @@ class Analyst:
         *,
         categories: Sequence[Any] | None = None,
         edges: Sequence[float] | None = None,
-        noise: float | None = None,
-        cost: float | None = None,
-        delta: float = DEFAULT_DELTA,
         where: Where = None,
+        **pay: Unpack[Pay],
     ) -> Answer:
         """How many rows fall into each bin: one number for each of ``categories``, or between ``edges``.
 
@@ -261,7 +229,7 @@ class Analyst:
         too. A row in no bin counts nowhere. ``noise`` is the standard deviation of each number. A person with one row
         pays for 1/noise, however many bins there are; several rows of one person are clipped together to norm 1.
         """
-        price, values = self._priced(1.0, noise, cost, delta), self._column(column)
+        price, values = priced(self.purses, 1.0, **pay), self._column(column)
         if (categories is None) == (edges is None):
             raise InvalidInput("give either categories= (public values) or edges= (public bounds of bins)")
         if edges is not None:
@@ -280,41 +248,31 @@ class Analyst:
             note="a person's rows count for at most 1 together, as a vector: 1 in one bin, or 0.71 in each of two",
         )
 
-    def ask(
-        self,
-        q: Callable[[Any], Any],
-        *,
-        size: int,
-        clip: float,
-        noise: float | None = None,
-        cost: float | None = None,
-        delta: float = DEFAULT_DELTA,
-    ) -> Answer:
+    def ask(self, q: Callable[[Any], Any], *, size: int, clip: float, **pay: Unpack[Pay]) -> Answer:
         """The sum of any ``q(rows)``, numbers of shape [rows, size], one row for each row.
 
         What a person's rows add up to is clipped to norm ``clip``; a person pays for its norm/noise. ``q`` gets the
         data in the form they were given in, and runs on the real rows: see `Analyst` on callables.
         """
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InvalidInput(f"size is {size!r}; it must be how many numbers q gives for a row, 1 or more")
-        price = self._priced(check_scale(clip, "clip"), noise, cost, delta)
-        values = numbers_of(q, self._rows, self._public_rows(), size)
-        return self._answer(by_person(values, self._owner, self._people), price, lambda total: total)
+        width = integer(size, "size", mend="it is how many numbers q gives for a row")
+        price = priced(self.purses, scale(clip, "clip"), **pay)
+        values = numbers_of(q, self._rows, self._public_rows(), width)
+        return self._answer(self._by_person(values), price, lambda total: total)
 
     def spent(self, person: Any) -> float:
         """The ε that a person, by their id, has spent so far, at their δ. For that person's eyes only (rule 6).
 
         Where budgets have no ids, ``person`` is the number of their record.
         """
-        unit = self._budgets.unit_of(person)
-        amount, delta = float(self.purses.spent[unit]), float(self._budgets.delta[self._budgets.first_record[unit]])
+        place = self._budgets.unit_of(person)
+        amount, delta = float(self.purses.spent[place]), float(self._budgets.delta[self._budgets.first_record[place]])
         if amount == 0:
             return 0.0
         # Both are proven: what the amount costs, and what the purse promised for any amount that fits into it.
-        return min(float(epsilon_of(amount, delta, self.purses.currency.name)), float(self._epsilon[unit]))
+        return min(float(epsilon_of(amount, delta, self.purses.currency.name)), float(self._epsilon[place]))
 
-    def _priced(self, clip: float, noise: float | None, cost: float | None, delta: float) -> Price:
-        return priced(self.purses, clip, noise=noise, cost=cost, delta=delta)
+    def _by_person(self, rows: FloatArray) -> Dense:
+        return by_person(rows, self._owner, self._people)
 
     def _answer(
         self, contributions: Contributions, price: Price, read: Callable[[FloatArray], float | FloatArray]
@@ -329,7 +287,7 @@ class Analyst:
                 self.purses,
                 clip=price.clip,
                 noise=price.noise,
-                source=self._noise,
+                source=self._source,
                 save=None if self._file is None else self._save,
             )
         released = frozen(total)
@@ -373,10 +331,7 @@ class Analyst:
 
 
 def _bounds(lower: float, upper: float) -> tuple[float, float]:
-    for name, value in (("lower", lower), ("upper", upper)):
-        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__") or not abs(float(value)) <= 1e100:
-            raise InvalidInput(f"{name} is {value!r}; it must be a public number")
-    low, high = float(lower), float(upper)
+    low, high = (real(value, name, least=-1e100, most=1e100) for name, value in (("lower", lower), ("upper", upper)))
     if not low < high:
         raise InvalidInput(f"lower is {low:g} and upper {high:g}; lower must lie below upper")
     return low, high

@@ -65,30 +65,30 @@ class Dense:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """Few numbers for each person: ``value`` of person ``unit`` at ``place``, each pair at most once."""
+    """Few numbers for each person: ``value`` of ``person`` at ``place``, each pair at most once."""
 
-    unit: IntArray
+    person: IntArray
     place: IntArray
     value: FloatArray
     people: int
     size: int
 
     def norms(self) -> FloatArray:
-        return np.sqrt(np.bincount(self.unit, np.square(self.value), minlength=self.people))
+        return np.sqrt(np.bincount(self.person, np.square(self.value), minlength=self.people))
 
     def clipped(self, limit: float) -> Sparse:
         factor = _factors(self.norms(), limit)
-        return self if factor is None else self._with(self.value * factor[self.unit])
+        return self if factor is None else self._with(self.value * factor[self.person])
 
     def rounded(self, grain: float) -> Sparse:
         return self._with(np.trunc(self.value / grain) * grain)
 
     def total(self, taking_part: AnyArray) -> FloatArray:
-        kept = np.where(taking_part[self.unit], self.value, 0.0)
+        kept = np.where(taking_part[self.person], self.value, 0.0)
         return np.asarray(np.bincount(self.place, kept, minlength=self.size), dtype=np.float64)
 
     def _with(self, value: FloatArray) -> Sparse:
-        return Sparse(self.unit, self.place, value, self.people, self.size)
+        return Sparse(self.person, self.place, value, self.people, self.size)
 
 
 def _factors(norms: FloatArray, limit: float) -> FloatArray | None:

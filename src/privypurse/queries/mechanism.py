@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import numpy as np
 
+from privypurse._validate import real
 from privypurse.accounting.filters import Filter
 from privypurse.arrays import FloatArray
+from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import Cost
 from privypurse.queries.contributions import UP, Contributions, grain
@@ -61,43 +64,60 @@ def worst_cost(purses: Filter, clip: float, noise: float) -> float:
         return float(purses.currency.gaussian(np.asarray(clip * UP * UP / noise)))
 
 
+class Pay(TypedDict, total=False):
+    """What a question may say about its noise: either ``noise`` or ``cost``.
+
+    ``noise`` is a standard deviation. ``cost`` is an ε at ``delta``, which whoever asks names: the least noise is
+    taken at which nobody pays more. With ``noise``, ``delta`` is only where the cost is told as ε.
+    """
+
+    noise: float | None
+    cost: float | None
+    delta: float
+
+
 @dataclass(frozen=True)
 class Price:
-    """What a question's noise is and what it costs, known before anything is looked at."""
+    """What a question's noise is and what it costs, known before the data are touched."""
 
     clip: float
     noise: float
     cost: Cost
 
 
-def priced(purses: Filter, clip: float, *, noise: float | None, cost: float | None, delta: float) -> Price:
+def priced(
+    purses: Filter,
+    clip: float,
+    *,
+    noise: float | None = None,
+    cost: float | None = None,
+    delta: float = DEFAULT_DELTA,
+) -> Price:
     """By the noise that was given, or the least at which a contribution of ``clip`` costs no more than ``cost``."""
-    at = check_scale(delta, "delta")
-    if at >= 1:
-        raise InvalidInput(f"delta is {at:g}; it must lie below 1")
+    at = checked_delta(delta)
     if (noise is None) == (cost is None):
         raise InvalidInput("give either noise= (a standard deviation) or cost= (an ε at delta=)")
-    deviation = check_scale(noise, "noise") if noise is not None else _noise_for(purses, clip, cost, at)
+    deviation = scale(noise, "noise") if cost is None else _noise_for(purses, clip, scale(cost, "cost"), at)
     return Price(clip, deviation, Cost(worst_cost(purses, clip, deviation), purses.currency.name, at))
 
 
-def _noise_for(purses: Filter, clip: float, cost: float | None, delta: float) -> float:
-    """Rounded up: the ε that is told in the end is not above ``cost``."""
-    epsilon, currency = check_scale(cost, "cost"), purses.currency  # type: ignore[arg-type]
+def _noise_for(purses: Filter, clip: float, epsilon: float, delta: float) -> float:
+    """Rounded up: the cost that is told in the end is not above ``epsilon``."""
+    currency = purses.currency
     amount = float(currency.purse(np.array([epsilon]), np.array([delta]))[0])
     if not amount > 0:
         raise InvalidInput(f"cost is ε = {epsilon:g} at δ = {delta:g}, too little for any noise; allow more")
     noise, more = clip * math.sqrt(worst_cost(purses, 1.0, 1.0) / amount), 1e-12
     while Cost(worst_cost(purses, clip, noise), currency.name, delta).epsilon > epsilon:
         noise, more = noise * (1 + more), 2 * more
-    return check_scale(noise, "the noise for this cost")
+    return scale(noise, "the noise for this cost")
 
 
-def check_scale(value: float, name: str) -> float:
+def scale(value: Any, name: str) -> float:
     """A public positive number such as the noise or a clip norm, or an error that names it."""
-    if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
-        raise InvalidInput(f"{name} is {value!r}, not a number")
-    number = float(value)
-    if not _SMALLEST <= number <= _LARGEST:
-        raise InvalidInput(f"{name} is {number:g}; it must be positive and finite ({_SMALLEST:g} … {_LARGEST:g})")
-    return number
+    return real(value, name, least=_SMALLEST, most=_LARGEST)
+
+
+def checked_delta(delta: Any) -> float:
+    """The δ at which a cost is told as ε."""
+    return real(delta, "delta", least=_SMALLEST, below=1)

@@ -7,7 +7,6 @@ import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -18,10 +17,6 @@ from privypurse.errors import InvalidInput
 
 class PurseFile:
     """Arrays in a file that one process holds at a time and that changes whole or not at all (see `HeldFile`).
-
-    Guarantee: when ``write`` returns, the new content is on disk (synchronised, so that a power failure does not undo
-    it); if it raises or the process is killed, the file holds the old content or the new one, never a mixture. The
-    lock lies on the file itself: no other name, link or removed file lets a second holder in.
 
     The file is for its owner's eyes (mode 0600): what people have spent is sensitive (rule 6). It belongs to one
     ``identity``, such as fingerprints of data and budgets, and is refused to any other. Removing it fills everybody's
@@ -75,11 +70,3 @@ class PurseFile:
     def close(self) -> None:
         """Let others in."""
         self._file.close()
-
-    def __enter__(self) -> PurseFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.close()

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import optimize
 
+from privypurse._validate import integer
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import FloatArray, frozen
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import SYMBOLS, Cost
 from privypurse.queries.contributions import Dense
-from privypurse.queries.mechanism import check_scale, noisy_sum, worst_cost
+from privypurse.queries.mechanism import Price, checked_delta, noisy_sum, priced, scale, worst_cost
 from privypurse.queries.noise import Noise, noise_source
 
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -37,8 +38,8 @@ _MEAN_SHARE = 0.25  # of a release's cost: a cap far too large hurts the mean mo
 
 
 @dataclass(frozen=True)
-class Mean:
-    """A private mean. ``noise`` is its standard deviation."""
+class Estimate:
+    """A private mean or number of people. ``noise`` is its standard deviation."""
 
     value: float
     noise: float
@@ -71,18 +72,9 @@ class Statistics:
         return f"mean {self.mean:.4g}, {', '.join(parts)}; costs {self.cost}"
 
 
-@dataclass(frozen=True)
-class Count:
-    """A private number of people. ``noise`` is its standard deviation."""
-
-    value: float
-    noise: float
-    cost: Cost
-
-
 def count(
     flags: Any, purses: Filter, *, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
-) -> Count:
+) -> Estimate:
     """How many flags are set, such as `Spending.contributing`, by the Gaussian mechanism.
 
     Whose flag is set pays for 1/noise, the others nothing; somebody without reserve is not counted. ``delta`` is only
@@ -91,17 +83,16 @@ def count(
     each = np.asarray(flags)
     if each.dtype != np.bool_ or each.shape != purses.total.shape:
         raise InvalidInput(f"flags must be one True or False for each of {purses.total.size:,} people")
-    deviation = check_scale(noise, "noise")
-    cost = worst_cost(purses, 1.0, deviation)
-    _refuse_beyond_all(cost, purses)
-    terms = Dense(each.astype(np.float64)[:, None])
-    total = noisy_sum(terms, purses, clip=1.0, noise=deviation, source=noise_source(seed))
-    return Count(float(total[0]), deviation, Cost(cost, purses.currency.name, float(delta)))
+    price = priced(purses, 1.0, noise=noise, delta=delta)
+    _refuse_beyond_all(price.cost.amount, purses)
+    parts = Dense(each.astype(np.float64)[:, None])
+    total = noisy_sum(parts, purses, clip=1.0, noise=price.noise, source=noise_source(seed))
+    return Estimate(float(total[0]), price.noise, price.cost)
 
 
 def mean(
     values: Any, purses: Filter, *, cap: float, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
-) -> Mean:
+) -> Estimate:
     """The mean of ``values`` clipped to [0, cap], by the Gaussian mechanism.
 
     ``noise`` is the standard deviation on the sum, in units of the values. Terms are centred at cap/2, so a person
@@ -110,9 +101,9 @@ def mean(
     """
     each, high = _checked(values, purses, cap)
     _refuse_not_finite(each)
-    deviation = check_scale(noise, "noise")
-    _refuse_beyond_all(worst_cost(purses, high / 2, deviation), purses)
-    return _mean(each, purses, high, deviation, delta, noise_source(seed))
+    price = priced(purses, high / 2, noise=noise, delta=delta)
+    _refuse_beyond_all(price.cost.amount, purses)
+    return _mean(each, purses, price, noise_source(seed))
 
 
 def quantiles(
@@ -139,11 +130,10 @@ def quantiles(
     """
     each, high = _checked(values, purses, cap)
     wanted = _checked_probabilities(probabilities)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InvalidInput(f"steps is {steps!r}; it must be 1 or more, 20 is usual")
-    deviation = check_scale(noise, "noise")
-    _refuse_beyond_all(steps * worst_cost(purses, math.sqrt(wanted.size) / 2, deviation), purses)
-    return _quantiles(each, purses, wanted, high, deviation, steps, delta, noise_source(seed))
+    times = integer(steps, "steps", mend="20 is usual")
+    price = priced(purses, math.sqrt(wanted.size) / 2, noise=noise, delta=delta)
+    _refuse_beyond_all(times * price.cost.amount, purses)
+    return _quantiles(each, purses, wanted, high, price, times, noise_source(seed))
 
 
 def release(
@@ -155,58 +145,48 @@ def release(
     """
     each, high = _checked(values, purses, cap)
     _refuse_not_finite(each)
-    for name, value in (("epsilon", epsilon), ("delta", delta)):
-        check_scale(value, name)
-    if delta >= 1:
-        raise InvalidInput(f"delta is {delta:g}; it must lie below 1")
+    most, at = scale(epsilon, "epsilon"), checked_delta(delta)
     # A little less than the purse of (ε, δ), so that the cost told as ε does not exceed it by rounding.
-    total = float(purses.currency.purse(np.array([float(epsilon)]), np.array([float(delta)]))[0]) * (1 - 1e-5)
-    unit = worst_cost(purses, 1.0, 1.0)  # of a contribution as large as the noise
+    total = float(purses.currency.purse(np.array([most]), np.array([at]))[0]) * (1 - 1e-5)
+    one = worst_cost(purses, 1.0, 1.0)  # of a contribution as large as the noise
     if not total > 0:
-        raise InvalidInput(f"(ε = {epsilon:g}, δ = {delta:g}) is too small to tell anything")
+        raise InvalidInput(f"(ε = {most:g}, δ = {at:g}) is too small to tell anything")
     _refuse_beyond_all(total, purses)
     source = noise_source(seed)
-    for_mean = high / 2 / math.sqrt(_MEAN_SHARE * total / unit)
     length = math.sqrt(len(PROBABILITIES)) / 2
-    for_steps = length / math.sqrt((1 - _MEAN_SHARE) * total / STEPS / unit)
-    middle = _mean(each, purses, high, for_mean, delta, source)
-    others = _quantiles(each, purses, np.array(PROBABILITIES), high, for_steps, STEPS, delta, source)
-    cost = Cost(middle.cost.amount + others.cost.amount, purses.currency.name, float(delta))
+    for_mean = high / 2 / math.sqrt(_MEAN_SHARE * total / one)
+    for_steps = length / math.sqrt((1 - _MEAN_SHARE) * total / STEPS / one)
+    middle = _mean(each, purses, priced(purses, high / 2, noise=for_mean, delta=at), source)
+    price = priced(purses, length, noise=for_steps, delta=at)
+    others = _quantiles(each, purses, np.array(PROBABILITIES), high, price, STEPS, source)
+    cost = Cost(middle.cost.amount + others.cost.amount, purses.currency.name, at)
     return Statistics(middle.value, others.values, PROBABILITIES, cost)
 
 
-def _mean(each: FloatArray, purses: Filter, cap: float, noise: float, delta: float, source: Noise) -> Mean:
-    terms = np.where(np.isnan(each), 0.0, each - cap / 2)
-    total = noisy_sum(Dense(terms[:, None]), purses, clip=cap / 2, noise=noise, source=source)
-    value = float(np.clip(cap / 2 + total[0] / each.size, 0.0, cap))
-    return Mean(
-        value, noise / each.size, Cost(worst_cost(purses, cap / 2, noise), purses.currency.name, float(delta))
-    )
+def _mean(each: FloatArray, purses: Filter, price: Price, source: Noise) -> Estimate:
+    """Of values in [0, 2·clip], each centred at the clip norm of the price."""
+    middle = price.clip
+    parts = Dense(np.where(np.isnan(each), 0.0, each - middle)[:, None])
+    total = noisy_sum(parts, purses, clip=price.clip, noise=price.noise, source=source)
+    value = float(np.clip(middle + total[0] / each.size, 0.0, 2 * middle))
+    return Estimate(value, price.noise / each.size, price.cost)
 
 
 def _quantiles(
-    each: FloatArray,
-    purses: Filter,
-    wanted: FloatArray,
-    cap: float,
-    noise: float,
-    steps: int,
-    delta: float,
-    source: Noise,
+    each: FloatArray, purses: Filter, wanted: FloatArray, cap: float, price: Price, steps: int, source: Noise
 ) -> Quantiles:
-    length = math.sqrt(wanted.size) / 2
     missing = np.isnan(each)[:, None]
     ceiling = math.log(cap * _HIGHEST)
     position = np.full(wanted.size, math.log(cap * _START))
     tried, shares = np.empty((steps, wanted.size)), np.empty((steps, wanted.size))
     for step in range(steps):
         bits = np.where(missing, 0.0, np.where(each[:, None] <= np.exp(position), 0.5, -0.5))
-        below = noisy_sum(Dense(bits), purses, clip=length, noise=noise, source=source)
+        below = noisy_sum(Dense(bits), purses, clip=price.clip, noise=price.noise, source=source)
         tried[step], shares[step] = position, np.clip(0.5 + below / each.size, 0.0, 1.0)
         position = np.minimum(position - _step_size(step * STEPS / steps) * (shares[step] - wanted), ceiling)
     found = np.exp(_read_off(tried.ravel(), shares.ravel(), wanted, math.log(cap)))
-    cost = Cost(steps * worst_cost(purses, length, noise), purses.currency.name, float(delta))
-    return Quantiles(tuple(wanted.tolist()), frozen(found), noise, steps, cost)
+    cost = replace(price.cost, amount=steps * price.cost.amount)
+    return Quantiles(tuple(wanted.tolist()), frozen(found), price.noise, steps, cost)
 
 
 def _step_size(step: float) -> float:
@@ -227,7 +207,7 @@ def _read_off(tried: FloatArray, shares: FloatArray, wanted: FloatArray, top: fl
 
 def _checked(values: Any, purses: Filter, cap: float) -> tuple[FloatArray, float]:
     """Values clipped to [0, cap], NaN for those that are not finite."""
-    high = check_scale(cap, "cap")
+    high = scale(cap, "cap")
     if purses.currency.name not in CURRENCIES:
         raise InvalidInput(f"purses are in the currency {purses.currency.name!r}; statistics need 'gdp' or 'zcdp'")
     try:

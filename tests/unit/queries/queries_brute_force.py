@@ -13,12 +13,9 @@ class Silent:
     def normal(self, count):
         return np.zeros(count)
 
-    def laplace(self, count):
-        return np.zeros(count)
-
 
 def silenced(analyst):
-    analyst._noise = Silent()
+    analyst._source = Silent()
     return analyst
 
 

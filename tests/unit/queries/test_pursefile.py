@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,14 @@ MINE = {"data set": "a" * 64, "list of budgets": "b" * 64}
 
 
 def held(path: Path) -> dict[str, np.ndarray] | None:
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         return file.arrays
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "purses"
     spent = np.random.default_rng(0).random(1000)
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         assert file.arrays is None
         file.write(spent=np.zeros(1000))
         file.write(spent=spent, epoch=np.array(3))
@@ -38,7 +39,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 def test_only_the_owner_may_look(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with PurseFile(tmp_path / "purses", MINE) as file:
+        with closing(PurseFile(tmp_path / "purses", MINE)) as file:
             file.write(spent=np.zeros(2))
     finally:
         os.umask(before)
@@ -48,7 +49,7 @@ def test_only_the_owner_may_look(tmp_path: Path) -> None:
 def test_one_holder_at_a_time_also_after_a_write(tmp_path: Path) -> None:
     path = tmp_path / "purses"
     code = f"from privypurse.queries.pursefile import PurseFile; PurseFile({str(path)!r}, {MINE!r})"
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         for _ in range(2):
             with pytest.raises(pp.InvalidInput, match="somebody else holds"):
                 PurseFile(path, MINE)
@@ -65,7 +66,7 @@ def test_one_holder_at_a_time_also_after_a_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MINE)
 def test_another_identity_is_refused_by_name(tmp_path: Path, name: str) -> None:
     path = tmp_path / "purses"
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         file.write(spent=np.ones(2))
     for other in ({**MINE, name: "c" * 64}, {key: MINE[key] for key in MINE if key != name}):
         with pytest.raises(pp.InvalidInput, match=f"belong to another {name}.*A new file starts with full purses"):
@@ -77,7 +78,7 @@ def test_another_identity_is_refused_by_name(tmp_path: Path, name: str) -> None:
 
 def test_damage_is_refused_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "purses"
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         file.write(spent=np.arange(4.0))
     whole = path.read_bytes()
     content = read_held(path)
@@ -100,7 +101,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     def fails(*arguments: object, **options: object) -> None:
         raise OSError("disk full")
 
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         file.write(spent=np.ones(3))
         with monkeypatch.context() as patch:
             patch.setattr(call, fails)
@@ -129,7 +130,7 @@ def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path,
         "file.write(spent=np.full(3, 2.0))\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         assert file.arrays is not None
         # Before the last call everything is written, and only a power failure could undo it.
         assert file.arrays["spent"].tolist() == [2.0 if (call, which) == ("fsync", 2) else 1.0] * 3
@@ -142,7 +143,7 @@ def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path,
 def test_the_file_stays_small_and_holds_what_was_last_written(tmp_path: Path) -> None:
     path = tmp_path / "purses"
     generator = np.random.default_rng(0)
-    with PurseFile(path, MINE) as file:
+    with closing(PurseFile(path, MINE)) as file:
         for size in [*generator.integers(1, 40_000, 60).tolist(), *[5_000] * 10]:
             last = generator.random(size)
             file.write(spent=last)
@@ -170,7 +171,7 @@ def test_no_folder_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_objects_are_never_pickled(tmp_path: Path) -> None:
-    with PurseFile(tmp_path / "purses", MINE) as file, pytest.raises(ValueError, match=r"[Oo]bject"):
+    with closing(PurseFile(tmp_path / "purses", MINE)) as file, pytest.raises(ValueError, match=r"[Oo]bject"):
         file.write(spent=np.array([object()], dtype=object))
 
 

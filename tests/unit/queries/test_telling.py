@@ -16,6 +16,7 @@ import privypurse as pp
 from privypurse import cli
 from privypurse.accounting import gdp
 from privypurse.queries import Analyst
+from privypurse.queries.mechanism import priced
 
 PEOPLE = 1694
 
@@ -32,7 +33,7 @@ class Silent:
 
 
 def silenced(asks):
-    asks._noise = Silent()
+    asks._source = Silent()
     return asks
 
 
@@ -92,8 +93,8 @@ def test_noise_or_cost_one_of_them():
 def test_counting_purses_counts_who_can_pay_both_and_charges_them():
     epsilon = np.array([0.05, 0.1, 0.11, 0.12, 0.2, 0.5, 1.0, 3.0])
     asks = silenced(Analyst({"x": np.ones(8)}, pp.Budgets(epsilon)))
-    wanted = asks._priced(1.0, None, 0.1, 1e-5).cost.amount
-    price = asks._priced(1.0, None, 0.05, 1e-5).cost.amount
+    wanted = priced(asks.purses, 1.0, cost=0.1, delta=1e-5).cost.amount
+    price = priced(asks.purses, 1.0, cost=0.05, delta=1e-5).cost.amount
     enough = asks.purses.total >= wanted + price
     assert 0 < enough.sum() < (asks.purses.total >= wanted).sum()  # being counted has its price
     answer = asks.count_holding(0.1, cost=0.05)
