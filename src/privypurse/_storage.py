@@ -68,18 +68,15 @@ class HeldFile:
 
     def _opened(self, path: str | Path, first: bytes | memoryview) -> int:
         try:
-            for _ in range(_TRIES):
-                try:
-                    return open_held(self._path, os.O_RDWR, self._busy)
-                except FileNotFoundError:
-                    file = self._created(first)
-                    if file is not None:
-                        return file
+            try:
+                return open_held(self._path, os.O_RDWR, self._busy)
+            except FileNotFoundError:
+                file = self._created(first)
+                return open_held(self._path, os.O_RDWR, self._busy) if file is None else file
         except OSError as error:
             raise InvalidInput(
                 f"the {self._what} {path} cannot be opened: {error.strerror or error}; is there such a folder?"
             ) from None
-        raise InvalidInput(f"{path} comes and goes while it is being opened; try again")
 
     def _created(self, first: bytes | memoryview) -> int | None:
         """A new file, complete and locked before it gets its name; None if somebody else was quicker."""
@@ -159,14 +156,6 @@ class HeldFile:
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
-
-
-def read_held(path: Path) -> bytes:
-    """The content of a `HeldFile` as it is now, unchecked and without holding it: to look at, not to go on from."""
-    with path.open("rb") as file:
-        _, offset, length = map(int, file.read(_POINTER).split()[2:5])
-        file.seek(offset)
-        return file.read(length)
 
 
 def open_held(path: Path, flags: int, busy: str) -> int:

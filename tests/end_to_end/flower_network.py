@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from privypurse._storage import read_held
+from held_files import read_held
 
 APP = Path(__file__).parents[2] / "examples" / "federated"
 BIN = Path(sys.executable).parent

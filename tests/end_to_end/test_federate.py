@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from held_files import read_held
 from privypurse import cli, datasets
-from privypurse._storage import read_held
 from privypurse.errors import InvalidInput
 from privypurse.federated import engine, silos, simulation, trials
 from privypurse.federated.terms import Offer, Terms

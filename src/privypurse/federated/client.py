@@ -61,6 +61,11 @@ class Client:
     inputs, what a record of zeros would).
     """
 
+    offer: Offer
+    """What the server offered: public."""
+    plan: Plan
+    """What one round does with the records here. It never leaves the client."""
+
     def __init__(
         self,
         dataset: Dataset[Any],
@@ -89,7 +94,7 @@ class Client:
         """
         _refuse_unfit(dataset, new_model, offer, adversary)
         owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
-        self._new_model, self._loss_fn, self._offer = new_model, loss_fn, offer
+        self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
         self._dataset = dataset if type(dataset) is TensorDataset else Readable(dataset, example)
         _try(self._dataset, new_model(), loss_fn, offer.terms)
@@ -97,20 +102,10 @@ class Client:
         self._book = Book(Path(folder), offer.digest, _whose(dataset, budgets))
         try:
             self._book.keep_offer(offer.to_json())
-            self._plan, self._sitting_out = _local_plan(budgets, owner, offer, self._book)
+            self.plan = _local_plan(budgets, owner, offer, self._book)
         except BaseException:
             self._book.close()
             raise
-
-    @property
-    def folder(self) -> Path:
-        """Where its book is."""
-        return self._book.folder
-
-    @property
-    def offer(self) -> Offer:
-        """What the server offered: public."""
-        return self._offer
 
     @property
     def joined(self) -> int:
@@ -121,12 +116,7 @@ class Client:
     def sitting_out(self) -> int:
         """How many people take no part: not even the smallest rate fits their ε, or they grant a δ below that of the
         terms. Sensitive."""
-        return self._sitting_out
-
-    @property
-    def plan(self) -> Plan:
-        """What one round does with the records here. It never leaves the client."""
-        return self._plan
+        return int((self.plan.levels.rate[self.plan.level_of] == 0).sum())
 
     def answer(self, number: int, state: Mapping[str, AnyArray]) -> Update:
         """Train from the global parameters and give the noisy difference; the same for the same round.
@@ -139,13 +129,13 @@ class Client:
             return self._answer(number, state)
 
     def _round(self, number: int) -> int:
-        rounds = self._offer.terms.rounds
+        rounds = self.offer.terms.rounds
         if not is_integer(number) or not 1 <= number <= rounds:
             raise InvalidInput(f"round {number!r} is not among the {rounds} of the terms")
         return int(number)
 
     def _answer(self, number: int, state: Mapping[str, AnyArray]) -> Update:
-        terms = self._offer.terms
+        terms = self.offer.terms
         model = self._new_model()
         before = put(state, model)
         sent = digest_of_arrays(*(part for name in sorted(before) for part in (np.array(name), before[name])))
@@ -158,7 +148,7 @@ class Client:
         optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
         own = None if self._seed is None else int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
         # The parameters are the server's: an error that somebody's record causes would tell it about them.
-        train(model, optimizer, self._dataset, self._plan, self._loss_fn, seed=own, forgiving=True)
+        train(model, optimizer, self._dataset, self.plan, self._loss_fn, seed=own, forgiving=True)
         update = {name: value - before[name] for name, value in state_of(model).items()}
         self._book.keep(number, update)
         return update
@@ -171,9 +161,9 @@ class Client:
 
     def spent(self) -> Account:
         """What each record spent so far against both adversaries."""
-        terms = self._offer.terms
+        terms = self.offer.terms
         accountant = accountant_named(terms.accountant)
-        rates = self._plan.levels.rate.tolist()
+        rates = self.plan.levels.rate.tolist()
 
         def cost(release: Callable[[float, int], Release], rounds: int) -> FloatArray:
             if not rounds:
@@ -184,7 +174,7 @@ class Client:
         # The cap on joined rounds is public and holds against everybody. How often was really joined is luck, and
         # counts for nothing here (rule 1).
         public = np.minimum(cost(terms.seen, held), cost(terms.joined, min(held, terms.cap)))
-        return Account(*(frozen(self._plan._by_record(values)) for values in (server, public)))
+        return Account(*(frozen(self.plan._by_record(values)) for values in (server, public)))
 
     def close(self) -> None:
         """Let go of the book: no more answers until `reopen`. Twice does no harm."""
@@ -221,7 +211,7 @@ def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
     return applied(roll, person, "list of budgets", records)[1]
 
 
-def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book) -> tuple[Plan, int]:
+def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book) -> Plan:
     """Each person's rate by the table, certified again here: a table is a claim of the server's.
 
     Whoever cannot afford it, or grants a smaller δ than the terms have, sits out. That never fails, and where nobody
@@ -238,8 +228,7 @@ def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Bo
     else:
         rate = np.where(out, 0.0, _affordable(offer, epsilon))
         book.keep_rates({"version": __version__, "rate": rate.tolist()})
-    plan = _plan(terms, epsilon, rate, level_of.ravel(), owner)
-    return plan, int((rate[plan.level_of] == 0).sum())
+    return _plan(terms, epsilon, rate, level_of.ravel(), owner)
 
 
 def _affordable(offer: Offer, epsilon: FloatArray) -> FloatArray:
@@ -252,14 +241,14 @@ def _affordable(offer: Offer, epsilon: FloatArray) -> FloatArray:
     try:
         cost = offer.terms.certified(rates)
     except Unsupported:  # of some rate
-        cost = np.array([_cost(offer, rate) for rate in rates.tolist()])
+        cost = np.array([_cost(offer.terms, rate) for rate in rates.tolist()])
     rate = np.minimum(offer.table.within(epsilon), 1.0)
     return np.where(cost[np.searchsorted(rates, rate)] <= epsilon, rate, 0.0)
 
 
-def _cost(offer: Offer, rate: float) -> float:
+def _cost(terms: Terms, rate: float) -> float:
     try:
-        return float(offer.terms.certified(np.array([rate]))[0])
+        return float(terms.certified(np.array([rate]))[0])
     except Unsupported:
         return np.inf
 

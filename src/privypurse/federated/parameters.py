@@ -23,27 +23,30 @@ def state_of(model: nn.Module) -> State:
 
 
 def put(state: Mapping[str, AnyArray], model: nn.Module) -> State:
-    """Put the parameters into the model; give them as float32. Parameters of another model change nothing."""
-    if not isinstance(state, Mapping):
-        raise InvalidInput(f"the server's parameters are a {type(state).__name__}, not arrays by name")
+    """Put the server's parameters into the model; give them as float32. Those of another model change nothing."""
     parameters = dict(model.named_parameters())
-    if set(parameters) != set(state):
-        strange = sorted(set(parameters) ^ set(state))[0]
-        raise InvalidInput(f"the server's model is another: {strange!r} is on one side only")
-    given = {name: _checked(name, state[name], tuple(parameter.shape)) for name, parameter in parameters.items()}
+    try:
+        given = {name: np.asarray(value, dtype=np.float32) for name, value in state.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidInput("the server's parameters are not arrays of numbers by name; nothing was done") from None
+    if reason := mismatch(given, {name: tuple(parameter.shape) for name, parameter in parameters.items()}):
+        raise InvalidInput(f"the server's parameters do not fit: {reason}; nothing was done")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(torch.as_tensor(given[name].copy(), device=parameter.device))
     return given
 
 
-def _checked(name: str, value: AnyArray, shape: tuple[int, ...]) -> AnyArray:
-    try:
-        array = np.asarray(value, dtype=np.float32)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"the server's {name!r} holds no numbers; nothing was done") from None
-    if array.shape != shape:
-        raise InvalidInput(f"the server's {name!r} has shape {array.shape}, here it is {shape}; nothing was done")
-    if not np.isfinite(array).all():
-        raise InvalidInput(f"the server's {name!r} is not finite; nothing was done")
-    return array
+def mismatch(given: Mapping[str, AnyArray], shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Why these arrays are none for a model with such parameters; nothing where they are."""
+    if set(given) != set(shapes):
+        return f"another model: {sorted(set(given) ^ set(shapes))[0]!r} is on one side only"
+    for name, value in given.items():
+        array = np.asarray(value)
+        if array.shape != shapes[name]:
+            return f"{name!r} has shape {array.shape}, not {shapes[name]}"
+        if array.dtype.kind != "f":
+            return f"{name!r} is {array.dtype}, no fraction"
+        if not np.isfinite(array).all():
+            return f"{name!r} is not finite"
+    return ""

@@ -60,14 +60,11 @@ def _blank_like(example: Any) -> tuple[Tensor, ...]:
         raise InvalidInput(f"example must be inputs and a label, as tensors or numbers ({why})") from None
 
 
-def made_up_like(record: Any, size: int) -> TensorDataset:
+def made_up_like(record: tuple[Tensor, ...], size: int) -> TensorDataset:
     """Records of the same shape as that one, with nothing of what is in it."""
-    try:
-        *inputs, label = default_collate([record])
-        parts = [torch.randn(size, *x.shape[1:]).to(x.dtype) * x.is_floating_point() for x in inputs]
-        return TensorDataset(*parts, torch.zeros(size, *label.shape[1:], dtype=label.dtype))
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"a record must be inputs and a label, as tensors or numbers: {error}") from None
+    *inputs, label = record
+    made = [torch.randn(size, *x.shape).to(x.dtype) * x.is_floating_point() for x in inputs]
+    return TensorDataset(*made, torch.zeros(size, *label.shape, dtype=label.dtype))
 
 
 def _parts(record: Any) -> tuple[Tensor, ...]:

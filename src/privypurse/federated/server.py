@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from privypurse.arrays import FloatArray
-from privypurse.federated.parameters import State, Update
+from privypurse.federated.parameters import State, Update, mismatch
 from privypurse.federated.terms import Terms
 
 
@@ -40,11 +40,12 @@ def aggregate(terms: Terms, state: State, answers: Sequence[tuple[Any, Update]])
     out; the weights stay. What it cost its records is paid for all the same, in the client's book.
     """
     weight = 1.0 / (terms.client_rate * terms.clients)
+    shapes = {name: value.shape for name, value in state.items()}
     total = {name: value.astype(np.float64) for name, value in state.items()}
     used: list[Any] = []
     refused: dict[Any, str] = {}
     for who, update in answers:
-        reason = "answered twice" if who in used else _wrong(state, update)
+        reason = "answered twice" if who in used else mismatch(update, shapes)
         if reason:
             refused[who] = reason
             continue
@@ -57,17 +58,3 @@ def aggregate(terms: Terms, state: State, answers: Sequence[tuple[Any, Update]])
         used.append(who)
         total = added
     return Aggregated({name: value.astype(np.float32) for name, value in total.items()}, tuple(used), refused)
-
-
-def _wrong(state: State, update: Update) -> str:
-    if set(update) != set(state):
-        return f"another model: {sorted(set(update) ^ set(state))[0]!r} is on one side only"
-    for name, value in update.items():
-        array = np.asarray(value)
-        if array.shape != state[name].shape:
-            return f"{name!r} has shape {array.shape}, not {state[name].shape}"
-        if array.dtype.kind != "f":
-            return f"{name!r} is {array.dtype}, no fraction"
-        if not np.isfinite(array).all():
-            return f"{name!r} is not finite"
-    return ""

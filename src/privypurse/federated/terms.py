@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,7 @@ from scipy import optimize, stats
 
 from privypurse._storage import digest_of
 from privypurse._validate import integer, real
-from privypurse.accounting import (
-    CertifiedTable,
-    ClientSampled,
-    Progress,
-    Release,
-    SampledGaussian,
-    accountant_named,
-)
+from privypurse.accounting import CertifiedTable, ClientSampled, Progress, Release, SampledGaussian, accountant_named
 from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput
 from privypurse.plans import TrainingShape
@@ -152,7 +145,7 @@ class Terms:
         return CertifiedTable(rates, costs)
 
     def to_json(self) -> dict[str, Any]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Terms:

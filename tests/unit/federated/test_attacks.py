@@ -4,48 +4,23 @@ import contextlib
 import signal
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from federation import STATE, granted, maker, terms_with
 
 import privypurse as pp
 from privypurse.accounting import PLD, CertifiedTable, ClientSampled, Composed, SampledGaussian
-from privypurse.federated.client import Client, Declined
+from privypurse.federated.client import Declined
 from privypurse.federated.terms import Offer, Terms
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
 
-TERMS = Terms(
-    rounds=3,
-    local_steps=4,
-    noise_multiplier=1.7,
-    batch_size=7,
-    learning_rate=0.5,
-    clients=2,
-    delta=1e-3,
-    accountant="rdp",
-)
+TERMS = terms_with(rounds=3, local_steps=4, noise_multiplier=1.7, batch_size=7, client_rate=1.0)
 OFFER = Offer.of(TERMS)
-STATE = {"weight": np.zeros((2, 3), np.float32), "bias": np.zeros(2, np.float32)}
-
-
-def granted(epsilon: Any) -> pp.Budgets:
-    return pp.Budgets(np.asarray(epsilon, dtype=np.float64), delta=TERMS.delta)
-
-
-def made(folder: Path, **other: Any) -> Client:
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(9, 3, generator=generator), torch.randint(0, 2, (9,), generator=generator)
-    parts: dict[str, Any] = {"budgets": granted(np.full(9, 5.0)), "offer": OFFER, "seed": 7, **other}
-    model, losses = partial(nn.Linear, 3, 2), partial(F.cross_entropy, reduction="none")
-    return Client(TensorDataset(x, y), new_model=model, loss_fn=losses, folder=folder, **parts)
+made = maker(OFFER, 5.0)
 
 
 def test_a_removed_lock_lets_no_second_client_in(tmp_path: Path) -> None:

@@ -7,54 +7,38 @@ import os
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
-from torch import nn
+from federation import book_in, maker, records, terms_with
+from flower_node import Node
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse._storage import HeldFile, read_held
+from privypurse._storage import HeldFile
 from privypurse.federated import flower
 from privypurse.federated.book import Book
-from privypurse.federated.client import Client
-from privypurse.federated.flower import ARRAYS, CONFIG, PersonalisedAverage, client_app, from_record, to_record
+from privypurse.federated.flower import ARRAYS, CONFIG, PersonalisedAverage, from_record, to_record
 from privypurse.federated.parameters import State
 from privypurse.federated.server import aggregate, asked
-from privypurse.federated.terms import Offer, Terms
+from privypurse.federated.terms import Offer
 from privypurse.randomness import randomness
 
-pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning"),  # seeded: for tests
+    pytest.mark.usefixtures("at_home"),
+]
 
-TERMS = Terms(
-    rounds=3,
-    local_steps=2,
-    noise_multiplier=1.0,
-    batch_size=4,
-    learning_rate=0.5,
-    clients=4,
-    client_rate=0.5,
-    most_joined=1,
-    delta=1e-3,
-    accountant="rdp",
-)
+TERMS = terms_with(rounds=3, clients=4, most_joined=1)
 OFFER = Offer.of(TERMS)
 EVERYBODY = Offer(replace(TERMS, client_rate=1.0), OFFER.table)
 NODES = [70, 11, 42, 5]
 STATE: State = {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)}
-
-
-@pytest.fixture(autouse=True)
-def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages ask for a run and a node; there are none here."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 class FakeGrid:
@@ -265,40 +249,15 @@ def test_nobody_is_asked_how_well_the_model_does_on_their_people() -> None:
 # --- The client ---------------------------------------------------------------------------------------
 
 
-class Home:
-    """One client behind a Flower app."""
-
-    made = 0
-
-    def __init__(self, folder: Path, epsilon: Any = (0.5, 1.0, 4.0), loss_fn: Any = None, records: int = 3) -> None:
-        rng = np.random.default_rng(0)
-        x = torch.as_tensor(rng.normal(size=(records, 3)).astype(np.float32))
-        data = TensorDataset(x, torch.as_tensor(rng.integers(0, 2, records)))
-
-        def new_client(context: Context, offer: Offer) -> Client:
-            self.made += 1
-            loss = loss_fn or (lambda output, label: F.cross_entropy(output, label, reduction="none"))
-            budgets = pp.Budgets(epsilon, delta=1e-3)
-            return Client(data, budgets, lambda: nn.Linear(3, 2), loss, offer, folder, seed=1)
-
-        self.folder, self.app = folder, client_app(new_client)
-
-    def ask(self, number: int, offer: Offer = EVERYBODY, state: State = STATE, node: int = 5) -> Message:
-        told = ConfigRecord({"server-round": number, "offer": json.dumps(offer.to_json())})
-        content = RecordDict({ARRAYS: to_record(state), CONFIG: told})
-        message = Message(content=content, dst_node_id=5, message_type="train")
-        return self.app(message, Context(1, node, {}, RecordDict(), {}))
-
-    def begun(self) -> list[int]:
-        return json.loads(read_held(self.folder / "book"))["begun"]
+made = maker(EVERYBODY, [0.5, 1.0, 4.0], dataset=records(3), seed=1)
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path: Path) -> Node:
+    return Node(tmp_path, made, EVERYBODY)
 
 
-def test_an_answer_is_the_update_alone(home: Home) -> None:
+def test_an_answer_is_the_update_alone(home: Node) -> None:
     answer = home.ask(1)
     assert set(answer.content) == {ARRAYS}
     assert set(answer.content.array_records[ARRAYS]) == {"weight", "bias"}
@@ -306,13 +265,13 @@ def test_an_answer_is_the_update_alone(home: Home) -> None:
     assert home.begun() == [1]
 
 
-def test_the_same_message_again_has_the_same_answer_and_one_price(home: Home) -> None:
+def test_the_same_message_again_has_the_same_answer_and_one_price(home: Node) -> None:
     first, second = (from_record(home.ask(1).content.array_records[ARRAYS]) for _ in range(2))
     assert all(first[name].tobytes() == second[name].tobytes() for name in STATE)
     assert home.begun() == [1]
 
 
-def test_declining_says_only_that(home: Home) -> None:
+def test_declining_says_only_that(home: Node) -> None:
     home.ask(1)
     answer = home.ask(2)
     assert not answer.has_error()
@@ -320,7 +279,7 @@ def test_declining_says_only_that(home: Home) -> None:
     assert home.begun() == [1]
 
 
-def refusal(home: Home, number: int = 1, **how: Any) -> str:
+def refusal(home: Node, number: int = 1, **how: Any) -> str:
     """What the server gets to read if there is no answer: that there is none. Flower would send exceptions' texts."""
     answer = home.ask(number, **how)
     assert not answer.has_error()
@@ -328,13 +287,13 @@ def refusal(home: Home, number: int = 1, **how: Any) -> str:
     return repr(answer.content)
 
 
-def test_changed_terms_get_no_answer_and_cost_nothing(home: Home) -> None:
+def test_changed_terms_get_no_answer_and_cost_nothing(home: Node) -> None:
     home.ask(1)
     assert refusal(home, 2, offer=Offer(replace(EVERYBODY.terms, most_joined=3), EVERYBODY.table))
     assert home.begun() == [1]
 
 
-def test_a_wrong_model_costs_nothing_and_the_next_message_is_answered(home: Home) -> None:
+def test_a_wrong_model_costs_nothing_and_the_next_message_is_answered(home: Node) -> None:
     assert refusal(home, state={**STATE, "bias": np.full(2, np.nan, np.float32)})
     assert refusal(home, state={"weight": STATE["weight"]})
     assert refusal(home, 0)
@@ -349,19 +308,20 @@ def test_no_error_tells_the_server_about_people(tmp_path: Path, case: str) -> No
         raise ValueError("Mrs Miller's blood pressure is 180")
 
     folder = tmp_path / "hospital"
-    homes = {
-        "record": (Home(folder, loss_fn=complains), "Miller"),
-        "head count": (Home(folder, records=4), "4 records"),
-        "folder": (Home(folder), "hospital"),
+    homes: dict[str, tuple[dict[str, Any], str]] = {
+        "record": ({"loss_fn": complains}, "Miller"),
+        "head count": ({"dataset": records(4)}, "4 records"),
+        "folder": ({}, "hospital"),
     }
-    home, secret = homes[case]
+    other, secret = homes[case]
+    home = Node(folder, partial(made, **other), EVERYBODY)
     if case == "folder":
         home.ask(1)
-    other = Offer(replace(EVERYBODY.terms, rounds=9), EVERYBODY.table)
-    assert secret not in refusal(home, **({"number": 2, "offer": other} if case == "folder" else {}))
+    longer = Offer(replace(EVERYBODY.terms, rounds=9), EVERYBODY.table)
+    assert secret not in refusal(home, **({"number": 2, "offer": longer} if case == "folder" else {}))
 
 
-def test_the_log_of_a_client_names_nobody(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_a_client_names_nobody(home: Node, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         home.ask(1)
         home.ask(2)
@@ -377,17 +337,17 @@ def answered(message: Message) -> bool:
     return ARRAYS in message.content.array_records
 
 
-def test_a_node_makes_its_client_once_and_holds_the_book_only_while_it_answers(home: Home) -> None:
+def test_a_node_makes_its_client_once_and_holds_the_book_only_while_it_answers(home: Node) -> None:
     for number in (1, 2, 2):
         assert answered(home.ask(number, THRICE))
-        whose = json.loads(read_held(home.folder / "book"))
+        whose = book_in(home.folder)
         Book(home.folder, whose["terms"], whose["records"]).close()
     assert home.made == 1
     assert home.begun() == [1, 2]
 
 
 def test_each_app_and_node_has_a_client_of_its_own(tmp_path: Path) -> None:
-    for home in (Home(tmp_path / "one"), Home(tmp_path / "other")):
+    for home in (Node(tmp_path / "one", made, THRICE), Node(tmp_path / "other", made, THRICE)):
         for node in (5, 6, 5):
             home.ask(1, THRICE, node=node)
         assert home.made == 2
@@ -397,7 +357,7 @@ def test_each_app_and_node_has_a_client_of_its_own(tmp_path: Path) -> None:
 def test_a_copy_of_an_app_keeps_the_same_client(tmp_path: Path) -> None:
     """Ray's actors get a copy of the app with every message."""
     cloudpickle = pytest.importorskip("ray.cloudpickle")
-    home = Home(tmp_path)
+    home = Node(tmp_path, made, THRICE)
     home.ask(1, THRICE)
     home.app = cloudpickle.loads(cloudpickle.dumps(home.app))
     kept = dict(flower._kept)
@@ -408,7 +368,7 @@ def test_a_copy_of_an_app_keeps_the_same_client(tmp_path: Path) -> None:
 
 def test_rounds_of_another_process_are_counted_by_a_kept_client(tmp_path: Path) -> None:
     """The book on disk is the truth, not what the client remembers."""
-    home, elsewhere = Home(tmp_path), Home(tmp_path)
+    home, elsewhere = Node(tmp_path, made, THRICE), Node(tmp_path, made, THRICE)
     home.ask(1, THRICE)
     elsewhere.ask(2, THRICE)
     assert answered(home.ask(3, THRICE))
@@ -418,7 +378,7 @@ def test_rounds_of_another_process_are_counted_by_a_kept_client(tmp_path: Path) 
     assert (home.made, elsewhere.made) == (1, 1)
 
 
-def test_an_old_copy_of_the_book_is_not_believed(home: Home) -> None:
+def test_an_old_copy_of_the_book_is_not_believed(home: Node) -> None:
     home.ask(1, THRICE)
     before = (home.folder / "book").read_bytes()
     home.ask(2, THRICE)
@@ -429,7 +389,7 @@ def test_an_old_copy_of_the_book_is_not_believed(home: Home) -> None:
     assert home.made == 1
 
 
-def test_a_folder_that_was_emptied_does_not_empty_the_count(home: Home) -> None:
+def test_a_folder_that_was_emptied_does_not_empty_the_count(home: Node) -> None:
     home.ask(1)  # all that the terms allow
     for path in home.folder.iterdir():
         path.unlink()
@@ -437,7 +397,7 @@ def test_a_folder_that_was_emptied_does_not_empty_the_count(home: Home) -> None:
     assert home.begun() == [1]
 
 
-def test_another_offer_is_refused_and_the_kept_client_goes_on(home: Home) -> None:
+def test_another_offer_is_refused_and_the_kept_client_goes_on(home: Node) -> None:
     home.ask(1, THRICE)
     assert refusal(home, 2)
     assert answered(home.ask(2, THRICE))
@@ -445,7 +405,7 @@ def test_another_offer_is_refused_and_the_kept_client_goes_on(home: Home) -> Non
 
 
 def test_a_round_that_could_not_be_counted_is_not_held_against_the_book(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    home: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError("No space left on device")
@@ -458,7 +418,7 @@ def test_a_round_that_could_not_be_counted_is_not_held_against_the_book(
     assert home.begun() == [1, 2]
 
 
-def test_so_many_clients_are_kept_and_no_more(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_clients_are_kept_and_no_more(home: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower, "_MOST_KEPT", 2)
     for node in (1, 2, 3, 3, 2, 1):
         home.ask(1, THRICE, node=node)
@@ -476,7 +436,7 @@ def test_two_messages_to_a_node_at_once_break_no_cap(tmp_path: Path) -> None:
         return F.cross_entropy(output, label, reduction="none")
 
     twice = Offer(replace(EVERYBODY.terms, most_joined=2), EVERYBODY.table)
-    home = Home(tmp_path, loss_fn=slow)
+    home = Node(tmp_path, partial(made, loss_fn=slow), twice)
     home.ask(1, twice)
     replies: list[Message] = []
     threads = [

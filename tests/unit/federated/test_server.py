@@ -5,25 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federation import terms_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from privypurse.federated.parameters import State
 from privypurse.federated.server import aggregate, asked
-from privypurse.federated.terms import Terms
 from privypurse.randomness import SecureRandomness
 
-TERMS = Terms(
-    rounds=4,
-    local_steps=1,
-    noise_multiplier=1.0,
-    batch_size=4,
-    learning_rate=0.5,
-    clients=5,
-    client_rate=0.3,
-    accountant="rdp",
-)
+TERMS = terms_with(rounds=4, local_steps=1, clients=5, client_rate=0.3, most_joined=None, delta=1e-5)
 STATE: State = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.zeros(2, np.float32)}
 WEIGHT = 1 / (0.3 * 5)
 

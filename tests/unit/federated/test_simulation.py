@@ -6,12 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
+from federation import linear, maker, records, terms_with
 
-import privypurse as pp
 from privypurse.accounting import RDP, ClientSampled, SampledGaussian
 from privypurse.federated import engine, flower, silos, simulation
 from privypurse.federated.client import Client
@@ -19,41 +15,16 @@ from privypurse.federated.server import Aggregated
 from privypurse.federated.terms import Offer, Terms
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
-TERMS = Terms(
-    rounds=12,
-    local_steps=2,
-    noise_multiplier=1.5,
-    batch_size=4,
-    learning_rate=0.5,
-    clients=4,
-    client_rate=0.3,
-    most_joined=12,
-    delta=1e-3,
-    adversary="public",
-    accountant="rdp",
-)
+TERMS = terms_with(rounds=12, noise_multiplier=1.5, clients=4, client_rate=0.3, most_joined=12, adversary="public")
 EPSILON = np.array([1.0, 1.5, 2.0, 3.0, 4.0])
 
 
-def losses(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(output, label, reduction="none")
-
-
-def linear() -> nn.Module:
-    return nn.Linear(3, 2)
-
-
 def clients(folder: Path, terms: Terms) -> list[Client]:
-    rng = np.random.default_rng(0)
-    offer = Offer.of(terms)
-
-    def made(index: int) -> Client:
-        x = torch.as_tensor(rng.normal(size=(EPSILON.size, 3)).astype(np.float32))
-        data = TensorDataset(x, torch.as_tensor(rng.integers(0, 2, EPSILON.size)))
-        budgets = pp.Budgets(EPSILON, delta=terms.delta)
-        return Client(data, budgets, linear, losses, offer, folder / str(index), adversary="public", seed=index)
-
-    return [made(index) for index in range(terms.clients)]
+    made = maker(Offer.of(terms), EPSILON, adversary="public")
+    return [
+        made(folder / str(index), dataset=records(EPSILON.size, seed=index), seed=index)
+        for index in range(terms.clients)
+    ]
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.05])

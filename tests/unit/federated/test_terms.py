@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federation import terms_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -16,18 +17,7 @@ import privypurse as pp
 from privypurse.accounting import PLD, RDP, CertifiedTable, ClientSampled, SampledGaussian
 from privypurse.federated.terms import Offer, Terms
 
-TERMS = Terms(
-    rounds=6,
-    local_steps=3,
-    noise_multiplier=1.5,
-    batch_size=4,
-    learning_rate=0.5,
-    clients=4,
-    client_rate=0.5,
-    most_joined=4,
-    delta=1e-3,
-    accountant="rdp",
-)
+TERMS = terms_with(rounds=6, local_steps=3, noise_multiplier=1.5, clients=4, most_joined=4)
 BOTH = [replace(TERMS, adversary=adversary) for adversary in ("server", "public")]
 TABLES = {terms.adversary: terms.table() for terms in BOTH}
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from queries_brute_force import Reference, Silent, silenced
 
 import privypurse as pp
-from privypurse._storage import read_held
+from held_files import read_held
 from privypurse.accounting import gdp
 from privypurse.accounting.filters import Filter
 from privypurse.errors import PrivyPurseWarning

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import privypurse as pp
-from privypurse._storage import digest_of_arrays, read_held
+from held_files import read_held
+from privypurse._storage import digest_of_arrays
 from privypurse.queries.pursefile import PurseFile
 
 MINE = {"data set": "a" * 64, "list of budgets": "b" * 64}
