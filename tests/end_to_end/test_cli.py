@@ -10,17 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import privypurse as pp
-from privypurse import cli, datasets
-from privypurse.datasets import census
+from privypurse import cli
 from privypurse.plans import file as planfile
 
 QUICK = ["--accountant", "rdp", "--steps", "20", "--batch-size", "2"]
 
 
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch, tmp_path):
-    monkeypatch.setenv("COLUMNS", "240")
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture
@@ -264,38 +260,6 @@ def test_as_a_program(people, tmp_path):
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.count("\n") == 1
     assert "'strict', not a number" in bad.stderr
-
-
-# ------------------------------------------------------------------------------- the data of the demonstration
-
-
-ADULT_COLUMNS = [
-    *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship"),
-    *("race", "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country", "income"),
-]
-
-
-def test_the_adult_census_is_whole():
-    adult = datasets.adult()
-    assert adult.people == 48_842
-    assert {column.size for column in adult.columns.values()} == {48_842}
-    assert (adult.train, adult.test) == (slice(0, 32_561), slice(32_561, 48_842))
-    assert list(adult.columns) == ADULT_COLUMNS
-    # As documented with the data: 24,720 + 7,841 people in the training part, 12,435 + 3,846 in the test part.
-    income = adult.columns["income"]
-    assert set(income) == {"<=50K", ">50K"}
-    assert ((income[adult.train] == ">50K").sum(), (income[adult.test] == ">50K").sum()) == (7_841, 3_846)
-    numbers = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
-    assert {name for name, column in adult.columns.items() if column.dtype.kind == "i"} == set(numbers)
-    first = {name: column[0] for name, column in adult.columns.items()}
-    assert (first["age"], first["workclass"], first["education"]) == (39, "State-gov", "Bachelors")
-    assert (adult.columns["workclass"] == "?").sum() > 0
-
-
-def test_damaged_census_data_is_refused(monkeypatch):
-    monkeypatch.setattr(census, "_SHA256", "0" * 64)
-    with pytest.raises(pp.InvalidInput, match="damaged; install privypurse again"):
-        datasets.adult()
 
 
 @pytest.mark.parametrize("out", ["table.csv", "folder", "nowhere/plan.json", "letter.txt"])

@@ -22,10 +22,7 @@ from privypurse.runs.folder import RunFolder
 N = 400
 
 
-@pytest.fixture(autouse=True)
-def wide_terminal(monkeypatch, tmp_path):
-    monkeypatch.setenv("COLUMNS", "240")
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture

@@ -16,11 +16,7 @@ import torch
 import privypurse as pp
 from privypurse import cli, datasets
 
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 def call(*arguments, before=""):

@@ -77,7 +77,7 @@ class Table:
 
     table: Path
     label: Annotated[str, Meta(title="the column that is to be learned")]
-    classes: Annotated[Categories, By(_classes), Meta(title=f'its values, as in ["no", "yes"]. {_WHY_PUBLIC}')]
+    classes: Annotated[Categories, By(_classes), Meta(title=f'those of label, as in ["no", "yes"]. {_WHY_PUBLIC}')]
     features: Annotated[
         Mapping[str, Encoding], By(_features), Meta(title=f"the columns that go in, each with {_RANGE_OR_CATEGORIES}")
     ]

@@ -39,8 +39,7 @@ def read(kind: type[T], given: Any, place: str, keys: Iterable[str] | None = Non
     A field without a default is needed, and ``Meta(title=…)`` says what it means. ``place`` names the section in
     errors, as in "[plan]".
     """
-    if not isinstance(given, dict):
-        raise InvalidInput(f"{place} is {given!r}; it must be a section or an inline table {{ … }}")
+    _require_table(given, place)
     types = get_type_hints(kind, include_extras=True)
     known = list(types if keys is None else keys)
     for key in given:
@@ -64,15 +63,21 @@ def value(kind: Any, given: Any, place: str) -> Any:
         return about["make"](given, place)
     if dataclasses.is_dataclass(plain):
         return read(plain, given, place)  # type: ignore[arg-type]
-    if get_origin(plain) is Literal and isinstance(given, str) and given not in get_args(plain):
-        raise unknown(f"{place}: there is no", given, get_args(plain))
-    if get_origin(plain) is Mapping and isinstance(given, dict):
+    if get_origin(plain) is Literal and given not in get_args(plain):
+        raise unknown(f"{place}: there is no", str(given), get_args(plain))
+    if get_origin(plain) is Mapping:
+        _require_table(given, place)
         return {key: value(get_args(plain)[1], each, f"{place} {key}") for key, each in given.items()}
     try:
         return msgspec.convert(given, kind, dec_hook=lambda path, text: path(text))
-    except msgspec.ValidationError as error:
-        must = about.get("description") or _WORDS.get(plain)
-        raise InvalidInput(f"{place} is {given!r}; {f'it must be {must}' if must else error}") from None
+    except msgspec.ValidationError:
+        must = about.get("description") or _WORDS[plain]
+        raise InvalidInput(f"{place} is {given!r}; it must be {must}") from None
+
+
+def _require_table(given: Any, place: str) -> None:
+    if not isinstance(given, dict):
+        raise InvalidInput(f"{place} is {given!r}; it must be a section or an inline table {{ … }}")
 
 
 def _parted(kind: Any) -> tuple[Any, dict[str, Any]]:

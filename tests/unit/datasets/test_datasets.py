@@ -12,6 +12,7 @@ import scipy.io
 import privypurse as pp
 from components import require
 from privypurse import datasets
+from privypurse.datasets import census
 
 
 @pytest.fixture
@@ -218,6 +219,35 @@ def test_heart_disease_absent(empty_folder) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- Adult
+
+
+ADULT_COLUMNS = [
+    *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship"),
+    *("race", "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country", "income"),
+]
+
+
+def test_the_adult_census_is_whole():
+    adult = datasets.adult()
+    assert adult.people == 48_842
+    assert {column.size for column in adult.columns.values()} == {48_842}
+    assert (adult.train, adult.test) == (slice(0, 32_561), slice(32_561, 48_842))
+    assert list(adult.columns) == ADULT_COLUMNS
+    # As documented with the data: 24,720 + 7,841 people in the training part, 12,435 + 3,846 in the test part.
+    income = adult.columns["income"]
+    assert set(income) == {"<=50K", ">50K"}
+    assert ((income[adult.train] == ">50K").sum(), (income[adult.test] == ">50K").sum()) == (7_841, 3_846)
+    numbers = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+    assert {name for name, column in adult.columns.items() if column.dtype.kind == "i"} == set(numbers)
+    first = {name: column[0] for name, column in adult.columns.items()}
+    assert (first["age"], first["workclass"], first["education"]) == (39, "State-gov", "Bachelors")
+    assert (adult.columns["workclass"] == "?").sum() > 0
+
+
+def test_damaged_census_data_is_refused(monkeypatch):
+    monkeypatch.setattr(census, "_SHA256", "0" * 64)
+    with pytest.raises(pp.InvalidInput, match="damaged; install privypurse again"):
+        datasets.adult()
 
 
 def test_the_features_of_a_person_by_hand() -> None:

@@ -225,6 +225,21 @@ BAD = {
     "optimizer": (BUILT_IN.replace('name = "SGD"\n', ""), ["[optimizer] needs name"]),
     "checkpoint": (BUILT_IN + "[training]\ncheckpoint_every = 3", ["checkpoint_every needs checkpoint"]),
     "seed": (BUILT_IN + "[training]\nseed = -1", ["seed is -1"]),
+    "section of data": (
+        "data = 3\n" + BUILT_IN.replace('[data]\nname = "adult"\n', ""),
+        ["[data] is 3", "inline table"],
+    ),
+    "number of a data set": (BUILT_IN.replace('"adult"', "3"), ["[data] name", "'3'", "adult, mnist"]),
+    "accountant": (BUILT_IN.replace("steps = 10", 'steps = 10\naccountant = "pdl"'), ["accountant", "mean 'pld'"]),
+    "list of levels": (
+        TABLE.replace("{ strict = 1, relaxed = 3.0 }", "[1, 3]"),
+        ["levels is [1, 3]", "table"],
+    ),
+    "options of a model": (TABLE.replace("[model.options]\nwidth = 3\ndeep = true", "options = 3"), ["options is 3"]),
+    "true as a category": (TABLE.replace('["F", "M"]', '[true, "M"]'), ["sex is [True, 'M']", "a list of texts"]),
+    "a number for the folder": (BUILT_IN + "[training]\nout = 3", ["[training] out is 3", "text in quotes"]),
+    "a number for a flag": (BUILT_IN + "[individual]\nclip = 1", ["[individual] clip is 1", "true or false"]),
+    "key of individual": (BUILT_IN + "[individual]\nevry = 3", ["'evry'", "did you mean 'every'"]),
     "key of training": (BUILT_IN + "[training]\nmax_physical_bach = 3", ["did you mean 'max_physical_batch'"]),
 }
 
