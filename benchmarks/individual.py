@@ -38,7 +38,7 @@ from privypurse.datasets.images import Images
 from privypurse.errors import PrivyPurseWarning
 from privypurse.queries import statistics
 from privypurse.runs.models import TramerBoneh
-from privypurse.training.individual.spending import by_group, correlation, correlation_with_loss
+from reproductions.analyses import by_group, correlation, correlation_with_loss
 from reproductions.networks import ResNet20
 
 DELTA = 1e-5

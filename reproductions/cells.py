@@ -20,9 +20,9 @@ from privypurse.accounting import accountant_named, gdp
 from privypurse.assignment.rounds import InRounds
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
 from privypurse.queries import statistics
-from privypurse.training.individual.spending import by_group, correlation_with_loss
 from privypurse.training.ordinary import train_ordinarily
 from reproductions import data
+from reproductions.analyses import by_group, correlation_with_loss
 from reproductions.grid import QUANTILES, Cell
 from reproductions.networks import NAMES, network
 from reproductions.plans import AS_PUBLISHED, epsilon_of, method_of

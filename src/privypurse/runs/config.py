@@ -152,7 +152,7 @@ class Followed:
     """Whether and how each person's own spending is followed: the arguments of `Individual`."""
 
     every: int | None = None
-    levels: int = 100
+    grid_size: int = 100
     clip: bool = True
     headroom: float = 1.5
 

@@ -20,11 +20,11 @@ from privypurse.training.mechanism import PrivateRun
 
 _SLOTS = 16  # host buffers in flight
 _WARM_UP = 3
-_LATER = 1 / 500  # how likely a batch is looked at outside of the graph, which takes as long as ten of its replays
+_LATER = 1 / 500  # how likely a batch is checked outside of the graph, which takes as long as ten of its replays
 
 
 def static_size(plan: Plan) -> int:
-    """Records in a captured batch: of public numbers only (rule 7), and exceeded about once in a billion steps."""
+    """Records in a captured batch: of public numbers only, and exceeded about once in a billion steps."""
     size = plan.batch_size + 6 * math.sqrt(plan.batch_size) + 8
     return 64 * math.ceil(size / 64)
 
@@ -50,8 +50,8 @@ class CapturedSteps:
     record 0 with clip norm 0; a draw that does not fit is split over several replays, never cut off.
     """
 
-    def __init__(self, run: PrivateRun, dataset: TensorDataset, loss_fn: Loss, look: bool = True) -> None:
-        self._run, self._loss_fn, self._look = run, loss_fn, look
+    def __init__(self, run: PrivateRun, dataset: TensorDataset, loss_fn: Loss, checked: bool = True) -> None:
+        self._run, self._loss_fn, self._checked = run, loss_fn, checked
         self._tensors = dataset.tensors
         self._record_of = _record_of_unit(run.plan).to(run.device)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -81,8 +81,8 @@ class CapturedSteps:
                 host[slot, batch.units.size :] = people
                 self._places.copy_(host[slot], non_blocking=True)
                 used[slot].record()
-                if self._look and run.keys.due("captured", _LATER):
-                    self._look_again()
+                if self._checked and run.keys.due("captured", _LATER):
+                    self._check_again()
                 self._replay()
                 turn += 1
             yield self._loss
@@ -97,18 +97,18 @@ class CapturedSteps:
             self._graph.replay()
 
     def _capture(self) -> None:
-        # Real records for the look at model and loss; what they add to the sums is cleared before the first step.
+        # Real records for the check of model and loss; what they add to the sums is cleared before the first step.
         first = min(self._places.shape[0], self._run.plan.people)
         self._places[:first] = torch.arange(first, device=self._places.device)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for number in range(_WARM_UP):
-                self._batch(look=self._look and number == 0)
+                self._batch(check=self._checked and number == 0)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._batch(look=False)
+            self._batch(check=False)
         before = states(self._run.device)
         self._graph.replay()  # moves the generator on if the graph has random numbers in it
         self._draws = not all(map(torch.equal, before, states(self._run.device)))
@@ -120,17 +120,17 @@ class CapturedSteps:
         *inputs, label = [tensor[rows] for tensor in self._tensors]
         return nobody, tuple(inputs), label
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         """At the batch at hand, outside of the graph."""
         _, inputs, label = self._gathered()
         with keyed(self._run.keys.next(), self._run.device, everything=False):
             require_isolated(self._run.recorder, inputs, {}, label.shape[0])
             check_loss(self._run.recorder.model, self._loss_fn, inputs, label)
 
-    def _batch(self, look: bool) -> None:
+    def _batch(self, check: bool) -> None:
         nobody, inputs, label = self._gathered()
-        if look:
+        if check:
             require_isolated(self._run.recorder, inputs, {}, label.shape[0])
-        tape, losses = recorded(self._run.recorder, self._loss_fn, inputs, label, look)
+        tape, losses = recorded(self._run.recorder, self._loss_fn, inputs, label, check)
         self._run.add(tape, self._places)
         self._loss.copy_(losses.masked_fill(nobody, 0.0).sum() / (~nobody).sum().clamp(min=1))

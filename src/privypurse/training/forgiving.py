@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.arrays import IntArray
@@ -19,13 +19,17 @@ from privypurse.training.gradients import recorded
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.records import Batch
+from privypurse.training.setup import Setup
 
 _ALIKE = 64  # records: in batches of so many, or a multiple, each row is computed like any other
 _FULL = (torch.float32, torch.float64)
 
 
-def refuse_short_floats(model: nn.Module) -> None:
-    if any(value.dtype not in _FULL for value in model.parameters()):
+def require_forgivable(setup: Setup, individual: bool) -> None:
+    """Raise where errors could not be kept silent, or would reach other records."""
+    if individual:
+        raise InvalidInput("forgiving=True cannot follow what each person spends: norm passes may raise")
+    if any(value.dtype not in _FULL for value in setup.recorder.model.parameters()):
         raise InvalidInput(
             "forgiving=True needs a model in float32 or float64: some CPUs let a number that is not finite reach "
             "the next record in products of shorter floats"
@@ -56,9 +60,9 @@ def add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], lab
     """Adds a batch without whoever makes model or loss raise.
 
     Only they are left out: without the whole batch one person would move the sum by as many clip norms as it has
-    people (rule 12). And the others have to be what they would have been: whoever chose the parameters can choose
-    them so that the last bit of a product decides a gradient, and these bits change with the shape of a batch. So
-    all batches have one shape, and the halves of one that raises are repeated until they fill it, and so on.
+    people (rule 12, isolation). And the others have to be what they would have been: whoever chose the parameters can
+    choose them so that the last bit of a product decides a gradient, and these bits change with the shape of a batch.
+    So all batches have one shape, and the halves of one that raises are repeated until they fill it, and so on.
     """
     size = batch.records.size
     if not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (size,) for leaf in tree_leaves((inputs, label))):

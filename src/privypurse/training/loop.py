@@ -21,7 +21,7 @@ from privypurse.training.captured import CapturedSteps, one_record_each, static_
 from privypurse.training.checkpoints import Checkpoints
 from privypurse.training.distributed import unwrapped
 from privypurse.training.execution import DEFAULT, Execution
-from privypurse.training.forgiving import add_forgivingly, one_shape, refuse_short_floats
+from privypurse.training.forgiving import add_forgivingly, one_shape, require_forgivable
 from privypurse.training.gradients import recorded
 from privypurse.training.individual.accounting import Individual, accounting_of
 from privypurse.training.individual.spending import Spending
@@ -58,7 +58,7 @@ class Trained:
     how: str
     """The path that was taken: "captured" (a CUDA graph on data that stays on the device) or "eager"."""
     spending: Spending | None = None
-    """What each person spent, if that was followed. Sensitive."""
+    """What each person spent, with individual accounting. Sensitive."""
     left_out: int = 0
     """How often somebody was drawn and contributed nothing, since their gradient was not finite. Internal."""
 
@@ -102,12 +102,10 @@ def train(
     _refuse_scheduler(scheduler)
     records = Records(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     plan, goal = records.plan, records.plan.all_steps if steps is None else integer(steps, "steps")
-    if forgiving and (individual is not None or plan.filter is not None):
-        raise InvalidInput("forgiving=True cannot follow what each person spends: norm passes may raise")
     begun, folder = time.perf_counter(), None if checkpoint is None else Path(checkpoint)
     setup = Setup(plan, unwrapped(model), optimizer, seed)
     if forgiving:
-        refuse_short_floats(model)
+        require_forgivable(setup, individual is not None or plan.filter is not None)
     captured, records = _placed(setup, records)
     accounting = accounting_of(setup, records, loss_fn, individual)
     run = PrivateRun(setup, accounting, None if folder is None else folder / "steps", wide_sums or forgiving)
@@ -123,8 +121,8 @@ def train(
             spending = None if accounting is None else accounting.spending()
     finally:
         run.close()
-    how = "captured" if captured else "eager"
-    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending, run.left_out)
+    how, seconds = "captured" if captured else "eager", time.perf_counter() - begun
+    return Trained(run.steps_taken, begun_at, seconds, how, spending, run.left_out)
 
 
 def _refuse_scheduler(scheduler: Any) -> None:
@@ -201,7 +199,7 @@ def _summed(run: PrivateRun, records: Records, loss_fn: Loss, captured: bool, fo
     """Adds one step's clipped gradients to the run at each turn; gives the mean loss of its last batch."""
     most = records.execution.max_physical_batch
     if captured:
-        steps = CapturedSteps(run, records.dataset, loss_fn, look=not forgiving)  # type: ignore[arg-type]
+        steps = CapturedSteps(run, records.dataset, loss_fn, checked=not forgiving)  # type: ignore[arg-type]
         return steps.steps(Draws(run, records, most or static_size(run.plan)))
     if forgiving:
         size = one_shape(run.plan, most)

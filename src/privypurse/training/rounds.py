@@ -32,7 +32,7 @@ _DRAWN = "drawn.npz"
 
 @dataclass(frozen=True)
 class TrainedInRounds:
-    """What a call of ``train_rounds`` did."""
+    """What a call of ``pp.rounds.train`` did."""
 
     model: nn.Module
     """The model, or for separate models their average."""
@@ -71,26 +71,15 @@ def train_rounds(
 ) -> TrainedInRounds:
     """Train by the schedule, all its rounds: one model through all of them, or one a round (``schedule.separate``).
 
-    Each round draws people by independent coins that nobody sees, then trains on them with `train`. ``checkpoint`` is
-    a folder: a run that was broken off goes on from there with the people that its round had drawn, which that folder
-    therefore holds. Keep it as safe as the data, and remove it in the end. All other options are those of `train`:
-    with ``person`` a schedule that was made with ids is applied by id.
+    Each round draws people by independent coins that nobody sees, then trains on them with `train`. ``new_model()``
+    and ``new_optimizer(model)`` make what is trained. ``checkpoint`` is a folder: a run that was broken off goes on
+    from there with the people that its round had drawn, which that folder therefore holds. Keep it as safe as the
+    data, and remove it in the end. All other options are those of `train`: with ``person`` a schedule that was made
+    with ids is applied by id.
 
     Guarantee: that of the schedule, ``schedule.spent()``.
     """
-    if not isinstance(schedule, Schedule):
-        raise InvalidInput(
-            f"schedule must be a Schedule, not {type(schedule).__name__}; make one with pp.rounds.schedule(…)"
-        )
-    if schedule.promise is Promise.NONE and seed is None:
-        raise InvalidInput(
-            f"method {schedule.method} is for comparison only and keeps no budget; choose another, or give a seed= "
-            "to repeat its figures on data that is nobody's"
-        )
-    if Processes.found().size > 1:
-        raise InvalidInput("rounds are trained in one process: several would each draw people of their own")
-    schedule = schedule.for_records(person)
-    schedule.require_kept()
+    schedule = _checked(schedule, person, seed)
     begun = time.perf_counter()
     models: list[nn.Module] = []
     model, optimizer = None, None
@@ -118,13 +107,35 @@ def train_rounds(
     return TrainedInRounds(trained, schedule.steps, time.perf_counter() - begun)
 
 
+def _checked(schedule: Any, person: Any, seed: int | None) -> Schedule:
+    """The schedule for these records, or an error."""
+    if not isinstance(schedule, Schedule):
+        raise InvalidInput(
+            f"schedule must be a Schedule, not {type(schedule).__name__}; make one with pp.rounds.schedule(…)"
+        )
+    if schedule.promise is Promise.NONE and seed is None:
+        raise InvalidInput(
+            f"method {schedule.method} is for comparison only and keeps no budget; choose another, or give a seed= "
+            "to repeat its figures on data that is nobody's"
+        )
+    if Processes.found().size > 1:
+        raise InvalidInput("rounds are trained in one process: several would each draw people of their own")
+    applied = schedule.for_records(person)
+    applied.require_kept()
+    return applied
+
+
 def _seed_of(seed: int, number: int) -> int:
-    """Of one round: the same seed would give all rounds the same noise."""
+    """The seed of one round. With the same seed for all of them, all rounds would have the same noise."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
 
 
 def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | None) -> AnyArray:
-    """Who is in the round. Drawn once: a round that goes on keeps its people, or there were two draws to pay for."""
+    """Who is in the round, as one entry for each unit.
+
+    People are drawn into a round once. One that is resumed reads its draw from the checkpoint: a second draw would be
+    a second release of it, which the schedule does not charge for.
+    """
     if folder is not None and (folder / _DRAWN).exists():
         try:
             with np.load(folder / _DRAWN) as saved:
@@ -144,7 +155,7 @@ def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | N
 
 
 def _digest(schedule: Schedule) -> str:
-    """A fingerprint of all rounds: that of their plans for nobody, and of everybody's chances."""
+    """A digest of all rounds: of their plans (with nobody drawn into them), and of everybody's chances."""
     nobody = np.zeros(schedule.people, dtype=bool)
     whole = hashlib.sha256(str(schedule.separate).encode())
     for number, one in enumerate(schedule.rounds):

@@ -33,11 +33,11 @@ class Individual:
 
     Where people are drawn, everybody's gradient norm is measured by a norm pass before the first step, ``every`` so
     many steps (default: a twentieth of the plan's) and when the filter takes over. It is rounded up to one of
-    ``levels`` shares of their clip norm, and every step is charged at that share, whoever is drawn. With ``clip``
-    everyone is also clipped to it, so that a charge bounds its step (Yu et al. 2023, Algorithm 3); without, training
-    is what it would be anyway, and the outcome is an estimate. ``headroom`` is how many times the measured norm is
-    charged: gradients may grow until the next norm pass, and where that cuts them off, training suffers (1: the
-    paper's).
+    ``grid_size`` equal shares of their clip norm, and every step is charged at that *grid norm*, whoever is drawn.
+    With ``clip`` everyone is also clipped to it, so that a charge bounds its step (Yu et al. 2023, Algorithm 3);
+    without, training is what it would be anyway, and the outcome is an estimate. ``headroom`` is how many times the
+    measured norm is charged: gradients may grow until the next norm pass, and where that cuts them off, training
+    suffers (1: the paper's).
 
     Where everyone is in every step, each step's own norms are charged as they are: nothing is rounded, and there are
     no norm passes (Feldman & Zrnic 2021, Algorithm 3).
@@ -47,7 +47,7 @@ class Individual:
     """
 
     every: int | None = None
-    levels: int = 100
+    grid_size: int = 100
     clip: bool = True
     headroom: float = 1.5
     right: Right = most_likely
@@ -56,7 +56,7 @@ class Individual:
         # Plain numbers, as every reader of checkpoints knows them.
         if self.every is not None:
             object.__setattr__(self, "every", integer(self.every, "every"))
-        object.__setattr__(self, "levels", integer(self.levels, "levels", most=65_535))
+        object.__setattr__(self, "grid_size", integer(self.grid_size, "grid_size", most=65_535))
         object.__setattr__(self, "headroom", real(self.headroom, "headroom", least=1))
         if not isinstance(self.clip, bool):
             raise InvalidInput(f"clip is {self.clip!r}; it must be True or False")
@@ -149,7 +149,7 @@ class Accounting(ABC):
 
     @property
     def _identity(self) -> dict[str, Any]:
-        names = ("levels", "clip", "headroom")
+        names = ("grid_size", "clip", "headroom")
         return {
             "data": self._fingerprint,
             "every": self._every,
@@ -195,11 +195,11 @@ class Sampled(Accounting):
         purses = None
         if plan.filter is not None:
             purses = LevelFilter(
-                levels.rate, noise, levels.epsilon, plan.filter_delta, plan.level_of, settings.levels
+                levels.rate, noise, levels.epsilon, plan.filter_delta, plan.level_of, settings.grid_size
             )
             purses.set_aside(self._watch.price(purses.currency))
         self.odometer = Odometer(
-            levels.rate, noise, plan.level_of, levels=settings.levels, exact=settings.clip, purses=purses
+            levels.rate, noise, plan.level_of, levels=settings.grid_size, exact=settings.clip, purses=purses
         )
         # On the device, one place more for nobody: the clip norm in force, steps that it is paid for, and the clip
         # norm of the one step after those.

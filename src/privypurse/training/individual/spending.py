@@ -1,4 +1,4 @@
-"""What each person really spent in a training run: a reading for people, and the analyses of Yu et al. (2023)."""
+"""What each person really spent in a training run, for that person to read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from privypurse._validate import float_vector
+from privypurse._validate import is_integer
 from privypurse.accounting import Progress, gdp
 from privypurse.accounting.odometer import Odometer, Reading
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
@@ -19,22 +19,25 @@ from privypurse.plans import Plan
 class Spending:
     """What a training run cost each person, by how large their gradients were.
 
-    Guarantee: none. ``text`` says what its ε is (rule 11); the guarantee is the plan's, ``plan.spent()`` or,
-    with a filter, the purse. Everything here is sensitive (rule 6): a person may see their own with `of`, everybody
-    else only statistics that are private themselves (`privypurse.queries.statistics`).
+    Guarantee: none. ``text`` says what its ε is; the guarantee is the plan's, ``plan.spent()`` or, with a filter, the
+    purse (rule 11, fixed guarantees). Everything here is sensitive (rule 6): a person may see their own with `of`,
+    everybody else only statistics that are private themselves (`privypurse.queries.statistics`).
     """
 
     plan: Plan
     meter: Odometer | FloatArray
-    """Counts of steps by level; for full-batch training each person's μ² of Gaussian DP."""
+    """Counts of steps by grid norm; for full-batch training each person's μ² of Gaussian DP."""
     active: tuple[tuple[int, int], ...] = ()
     """(step, how many people could still contribute): the curve of Feldman & Zrnic (2021), Figure 1."""
     told: tuple[tuple[int, float], ...] = ()
-    """(step, answer) of the stopping rule's questions: released and paid for, so public. `StopWhenFew`: 1 is few."""
+    """(step, answer) for each question of the stopping rule. Public: each answer is noisy, and paid for by the plan.
+
+    An answer is how many records the model gets right (`StopAtPlateau`), or 1 once few people can still contribute,
+    0 before (`StopWhenFew`)."""
     contributing: AnyArray | None = None
-    """Who could contribute to a further step. A number of them can be published by `queries.statistics.count`."""
+    """Who could contribute to a further step. `queries.statistics.count` publishes privately how many they are."""
     lost: int = 0
-    """Steps that a crash left nothing known of but their number; they are charged in full."""
+    """Steps before a crash of which only the number is known; they are charged in full."""
 
     def __repr__(self) -> str:
         who = "record" if self.plan.roll is None else "id"
@@ -74,7 +77,7 @@ class Spending:
         return float(self._epsilon(np.array([unit], dtype=np.int64), accountant, None)[0])
 
     def _record(self, record: Any) -> int:
-        if isinstance(record, bool) or not hasattr(record, "__index__") or not 0 <= record < self.plan.records:
+        if not is_integer(record) or not 0 <= record < self.plan.records:
             raise InvalidInput(f"record is {record!r}; there are {self.plan.records:,}, counted from 0")
         return int(record if self.plan.owner is None else self.plan.owner[record])
 
@@ -96,49 +99,3 @@ class Spending:
             else:  # the exact ε of Gaussian steps, which a loss distribution would only approach
                 out[some] = gdp.epsilon(np.sqrt(squares[some]), delta[some]) * (1 + 1e-12)
         return out
-
-
-@dataclass(frozen=True)
-class Group:
-    """One group's average ε, and how well the model serves it."""
-
-    name: Any
-    people: int
-    mean_epsilon: float
-    accuracy: float | None
-
-
-def by_group(epsilon: FloatArray, groups: Any, accuracy: dict[Any, float] | None = None) -> list[Group]:
-    """Average ε of each group, ascending (Yu et al. 2023, Figures 2 and 6). Sensitive.
-
-    ``groups`` has one entry for each ε; ``accuracy`` may say how often the model is right for each group, on records
-    that took no part in training.
-    """
-    labels = np.asarray(groups)
-    values = float_vector(epsilon, "epsilon")
-    if labels.shape != values.shape:
-        raise InvalidInput(f"groups has shape {labels.shape}, but there are {values.size:,} ε")
-    found, place = np.unique(labels, return_inverse=True)
-    names = found.tolist()  # as plain Python, whatever array they came in
-    if accuracy is not None and (missing := [name for name in names if name not in accuracy]):
-        raise InvalidInput(f"accuracy says nothing about the group {missing[0]!r}")
-    people = np.bincount(place)
-    means = np.bincount(place, weights=values) / people
-    return [
-        Group(names[k], int(people[k]), float(means[k]), None if accuracy is None else accuracy[names[k]])
-        for k in np.argsort(means).tolist()
-    ]
-
-
-def correlation_with_loss(epsilon: FloatArray, losses: FloatArray) -> float:
-    """Pearson's r between ε and the logarithm of the final training loss (Yu et al. 2023, Figure 5). Sensitive."""
-    eps, loss = float_vector(epsilon, "epsilon"), float_vector(losses, "losses")
-    usable = np.isfinite(loss) & (loss > 0)
-    if eps.size != loss.size or usable.sum() < 2:
-        raise InvalidInput("one loss for each ε is needed, and at least two that are positive")
-    return correlation(eps[usable], np.log(loss[usable]))
-
-
-def correlation(one: AnyArray, other: AnyArray) -> float:
-    """Pearson's r."""
-    return float(np.corrcoef(one, other)[0, 1])

@@ -1,4 +1,4 @@
-"""Individual accounting in training: levels, limits, purses, resumed runs; and attempts to get past them."""
+"""Individual accounting in training: grid norms, limits, purses, resumed runs; and attempts to get past them."""
 
 import copy
 import functools
@@ -194,7 +194,7 @@ def test_without_clipping_training_is_what_it_would_be_anyway(how: str) -> None:
     (plain, state), (followed, other) = found
     assert same(plain, followed)
     assert all(torch.equal(state[k]["momentum_buffer"], other[k]["momentum_buffer"]) for k in state)
-    # With clipping to levels it is another training, so the comparison can fail.
+    # With clipping to grid norms it is another training, so the comparison can fail.
     assert how == "augmented" or not same(
         plain, trained(plan, dataset, network(dropout=True), individual=pp.Individual(every=3), seed=2)[0]
     )
@@ -254,10 +254,10 @@ def test_a_look_draws_masks_of_its_own() -> None:
     ("method", "person"), [("sample", None), ("scale", None), ("uniform", None), ("scale", PERSONS)]
 )
 @pytest.mark.parametrize("physical", [None, 7])
-def test_levels_are_norms_rounded_up(method: str, person: np.ndarray | None, physical: int | None) -> None:
+def test_grid_norms_are_norms_rounded_up(method: str, person: np.ndarray | None, physical: int | None) -> None:
     room = 1.5 if physical else 1.0
     plan = planned(method=method, person=person, clip_norm=2.0 * room)
-    individual = pp.Individual(levels=20, headroom=room)
+    individual = pp.Individual(grid_size=20, headroom=room)
     loop = Loop(plan, data(), individual=individual, execution=pp.Execution(max_physical_batch=physical))
     loop.prepared()
     norms = gradients(loop.inner, data(), person).norm(dim=1).numpy()
@@ -298,7 +298,7 @@ def test_everyone_is_clipped_to_the_level_that_they_are_charged_at(
     """Whatever their gradient is at the step: the first look is the only one, and gradients change."""
     quiet(monkeypatch)
     dataset, plan = data(), planned(person=person, clip_norm=3.0, steps=6)
-    loop = Loop(plan, dataset, individual=pp.Individual(every=100, levels=10, headroom=1.0), lr=2.0)
+    loop = Loop(plan, dataset, individual=pp.Individual(every=100, grid_size=10, headroom=1.0), lr=2.0)
     grew = 0
     while (batch := loop.prepared()) is not None:
         rows = gradients(loop.inner, dataset, person)
@@ -309,7 +309,7 @@ def test_everyone_is_clipped_to_the_level_that_they_are_charged_at(
         grew += int((rows.norm(dim=1) > limits * 1.01).sum())
         loop.take(*batch)
         torch.testing.assert_close(loop.released, each.sum(dim=0), rtol=1e-9, atol=1e-12)
-    assert grew > 10  # without clipping to levels their charge would have been too little
+    assert grew > 10  # without clipping to grid norms their charge would have been too little
     counts = loop.optimizer.spending().meter.counts
     assert (counts.sum(axis=1) == 6).all()
     assert np.array_equal(counts.argmax(axis=1), loop.accounting.odometer.level)
@@ -317,7 +317,7 @@ def test_everyone_is_clipped_to_the_level_that_they_are_charged_at(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_contribution_exceeds_its_limit_by_rounding(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    """One person, gradients over twelve decades, levels that no float32 holds exactly: measured in float64."""
+    """One person, gradients over twelve decades, grid norms that no float32 holds exactly: measured in float64."""
     quiet(monkeypatch)
     plan = planned(1, steps=30, batch_size=1, noise_multiplier=12.0, method="sample", clip_norm=0.7)
     model = nn.Linear(50, 3, bias=False).to(dtype)
@@ -473,7 +473,7 @@ def divergence(rate: float, noise: float, order: float) -> float:
 @pytest.mark.parametrize("method", ["sample", "scale"])
 def test_beyond_the_fixed_steps_go_on_only_those_who_can_pay(method: str) -> None:
     plan = planned(method=method, extra_steps=80, clip_norm=2.0)
-    loop = Loop(plan, data(), individual=pp.Individual(every=6, levels=10), seed=1, lr=2.0).all(10)
+    loop = Loop(plan, data(), individual=pp.Individual(every=6, grid_size=10), seed=1, lr=2.0).all(10)
     at_first = meter(loop.optimizer.spending()).astype(int)
     counts = meter(loop.all().optimizer.spending()).astype(int)
     extra = counts - at_first
@@ -506,8 +506,8 @@ def test_what_a_step_is_charged_at_is_what_it_was_clipped_to(monkeypatch: pytest
     """Step by step through the filter's part: the last drop of a purse, and nothing after it until the next look."""
     quiet(monkeypatch)
     dataset, plan = data(), planned(extra_steps=50, clip_norm=2.0)
-    loop = Loop(plan, dataset, individual=pp.Individual(every=7, levels=10, headroom=1.0), lr=0.1)
-    before, levels_seen = np.zeros((40, 11)), []
+    loop = Loop(plan, dataset, individual=pp.Individual(every=7, grid_size=10, headroom=1.0), lr=0.1)
+    before, seen_at = np.zeros((40, 11)), []
     while True:
         rows = gradients(loop.inner, dataset)
         if not loop.step():
@@ -518,8 +518,8 @@ def test_what_a_step_is_charged_at_is_what_it_was_clipped_to(monkeypatch: pytest
         each = rows * (limits * (1 - MARGIN) / rows.norm(dim=1)).clamp(max=1.0)[:, None]
         torch.testing.assert_close(loop.released, each.sum(dim=0), rtol=1e-9, atol=1e-12)
         before = counts
-        levels_seen.append(level)
-    seen = np.array(levels_seen)
+        seen_at.append(level)
+    seen = np.array(seen_at)
     fell = [seen[step][seen[step] < seen[step - 1]] for step in range(11, len(seen)) if step % 7]
     assert max(map(max, filter(len, fell))) > 0  # somebody took a last drop between two norm passes
     assert (seen[-1] == 0).any()
@@ -559,16 +559,16 @@ STOPS = {
 
 
 def spec(mode: str, stop: str = "none") -> tuple[pp.Plan, TensorDataset]:
-    if mode == "levels":
+    if mode == "drawn":
         return planned(extra_steps=14, stop=STOPS[stop]), data()
     return planned(24, steps=10, batch_size=24, extra_steps=14, stop=STOPS[stop]), data(24)
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("mode", ["levels", "full batch"])
+@pytest.mark.parametrize("mode", ["drawn", "full batch"])
 def test_a_seeded_run_that_stopped_ends_as_if_it_had_not(tmp_path: Path, mode: str, stop: str) -> None:
     plan, dataset = spec(mode, stop)
-    options: dict[str, Any] = {"individual": pp.Individual(every=4, levels=20), "seed": 4}
+    options: dict[str, Any] = {"individual": pp.Individual(every=4, grid_size=20), "seed": 4}
     whole, expected = trained(plan, dataset, network(dropout=True), **options)
     for up_to in (7, 10, 13, 15, None):
         parts, found = trained(
@@ -583,7 +583,7 @@ def test_a_seeded_run_that_stopped_ends_as_if_it_had_not(tmp_path: Path, mode: s
 
 
 def test_the_ordinary_loop_resumes_too() -> None:
-    plan, dataset = spec("levels", "plateau")
+    plan, dataset = spec("drawn", "plateau")
     options = {"individual": pp.Individual(every=4), "seed": 4}
     whole = Loop(plan, dataset, **options).all()
     for up_to in (6, 12):
@@ -605,7 +605,7 @@ def killed_after(folder: Path, counted: int) -> None:
 
 @pytest.mark.parametrize(("saved", "counted"), [(5, 8), (5, 10), (5, 13), (13, 17), (None, 6), (None, 15)])
 def test_lost_steps_are_charged_at_what_is_known_or_in_full(tmp_path: Path, saved: int | None, counted: int) -> None:
-    plan, dataset = spec("levels")
+    plan, dataset = spec("drawn")
     options: dict[str, Any] = {"individual": pp.Individual(every=7), "checkpoint": tmp_path, "lr": 0.05}
     before = np.zeros((40, 101), dtype=int)
     if saved is None:
@@ -676,12 +676,12 @@ def other_order() -> TensorDataset:
         ({"dataset": data(seed=1)}, "another data set"),
         ({"dataset": other_order()}, "another data set"),
         ({"individual": pp.Individual(every=5)}, "every = 4"),
-        ({"individual": pp.Individual(every=4, levels=50)}, "levels = 100"),
+        ({"individual": pp.Individual(every=4, grid_size=50)}, "grid_size = 100"),
         ({"individual": pp.Individual(every=4, clip=False)}, "clip = True"),
         ({"individual": pp.Individual(every=4, headroom=2)}, "headroom = 1.5"),
         ({"individual": None}, "with individual accounting"),
     ],
-    ids=["data", "order", "every", "levels", "clip", "headroom", "without"],
+    ids=["data", "order", "every", "grid_size", "clip", "headroom", "without"],
 )
 def test_a_run_goes_on_with_what_it_began_with(
     tmp_path: Path, change: dict[str, Any], words: str, seed: int | None
@@ -713,7 +713,7 @@ def test_a_state_of_other_people_changes_nothing() -> None:
     assert np.array_equal(meter(loop.optimizer.spending()), before)
 
 
-@pytest.mark.parametrize("mode", ["levels", "full batch"])
+@pytest.mark.parametrize("mode", ["drawn", "full batch"])
 def test_an_old_state_takes_no_step_back(mode: str) -> None:
     """Loaded into a run that has gone on since, without a seed: the steps since then are charged in full."""
     plan, dataset = spec(mode)
@@ -724,7 +724,7 @@ def test_an_old_state_takes_no_step_back(mode: str) -> None:
     loop.optimizer.load_state_dict(state)
     assert loop.optimizer.steps_taken == 8
     found = meter(loop.optimizer.spending())
-    if mode == "levels":
+    if mode == "drawn":
         assert (found[:, 100] - before[:, 100] == 5).all()
     else:
         assert (found >= truth * (1 - 1e-12)).all()
@@ -732,7 +732,7 @@ def test_an_old_state_takes_no_step_back(mode: str) -> None:
 
 def test_settings_mean_the_same_in_every_process(tmp_path: Path) -> None:
     """No address of a function in them, and no number that a reader of checkpoints refuses."""
-    plan, individual = spec("levels", "plateau")[0], pp.Individual(np.int64(4), np.int64(30), True, np.float64(2))
+    plan, individual = spec("drawn", "plateau")[0], pp.Individual(np.int64(4), np.int64(30), True, np.float64(2))
     options: dict[str, Any] = {"individual": individual, "checkpoint": tmp_path}
     trained(plan, data(), steps=2, **options)
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["run"]["individual"]
@@ -769,7 +769,7 @@ def test_fingerprints_of_data_that_is_made_on_the_way() -> None:
 
 def test_a_look_that_fails_costs_nobody_less(tmp_path: Path) -> None:
     """An exception, or Ctrl-C, in the middle of any look: the run goes on, by what it knew."""
-    plan, dataset = spec("levels")
+    plan, dataset = spec("drawn")
     whole, expected = trained(plan, dataset, individual=pp.Individual(every=4), seed=4)
     for fails_at in (2, 3, 4):  # norm passes after steps 4, 8 and 10, where the filter takes over
         left = fails_at
@@ -794,7 +794,7 @@ def test_a_look_that_fails_costs_nobody_less(tmp_path: Path) -> None:
         assert np.array_equal(meter(found.spending), meter(expected.spending))
 
 
-@pytest.mark.parametrize("mode", ["levels", "full batch"])
+@pytest.mark.parametrize("mode", ["drawn", "full batch"])
 def test_breaking_off_between_look_and_release(mode: str) -> None:
     """A batch is left by break; the steps that follow are charged once, and the broken one not at all."""
     plan, dataset = spec(mode)
@@ -885,7 +885,7 @@ def test_that_would_catch_runs_that_follow_the_data(monkeypatch: pytest.MonkeyPa
 # Both ways into training are one.
 
 
-@pytest.mark.parametrize("mode", ["levels", "full batch"])
+@pytest.mark.parametrize("mode", ["drawn", "full batch"])
 @pytest.mark.parametrize("physical", [None, 6])
 def test_the_loop_and_train_do_the_same(mode: str, physical: int | None) -> None:
     plan, dataset = spec(mode, "plateau")
@@ -917,7 +917,7 @@ def test_parts_of_two_passes_make_no_step() -> None:
 
 
 def test_a_run_that_was_closed_asks_nobody(tmp_path: Path) -> None:
-    loop = Loop(spec("levels", "plateau")[0], data(), journal=tmp_path / "steps").all(10)
+    loop = Loop(spec("drawn", "plateau")[0], data(), journal=tmp_path / "steps").all(10)
     loop.optimizer.close()
     with pytest.raises(pp.InvalidInput, match="closed"):
         loop.step()
@@ -934,7 +934,7 @@ def test_a_reading_stays_as_it_was_read() -> None:
 
 
 def test_reading_in_the_middle_changes_nothing() -> None:
-    plan, dataset = spec("levels")
+    plan, dataset = spec("drawn")
     plain, asked = (Loop(plan, dataset, individual=pp.Individual(every=5), seed=2) for _ in range(2))
     while plain.step():
         asked.step()
@@ -973,9 +973,9 @@ def test_a_journal_is_free_after_a_refusal(tmp_path: Path) -> None:
         ({"every": 0}, "every must be .* not 0"),
         ({"every": True}, "every must be .* not True"),
         ({"every": 2.0}, "every must be .* not 2.0"),
-        ({"levels": 0}, "levels must be .* not 0"),
-        ({"levels": True}, "levels must be .* not True"),
-        ({"levels": 70_000}, "levels must be .* 65535, not 70000"),
+        ({"grid_size": 0}, "grid_size must be .* not 0"),
+        ({"grid_size": True}, "grid_size must be .* not True"),
+        ({"grid_size": 70_000}, "grid_size must be .* 65535, not 70000"),
         ({"clip": "no"}, "clip is 'no'"),
         ({"headroom": 0.99}, "headroom must be .* 1, not 0.99"),
         ({"headroom": math.nan}, "headroom must be .* not nan"),
@@ -1005,14 +1005,14 @@ def test_what_does_not_fit_is_refused(plan: pp.Plan, options: dict[str, Any], wo
 
 
 @pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("levels", [1, 65_535])
-def test_few_people_and_few_or_many_levels(n: int, levels: int) -> None:
+@pytest.mark.parametrize("grid_size", [1, 65_535])
+def test_few_people_and_few_or_many_grid_norms(n: int, grid_size: int) -> None:
     for options in ({"batch_size": 1, "noise_multiplier": 20.0, "method": "sample"}, {"batch_size": n}):
         plan = planned(n, steps=3, extra_steps=3, **options)
-        _, found = trained(plan, data(n), individual=pp.Individual(every=2, levels=levels))
+        _, found = trained(plan, data(n), individual=pp.Individual(every=2, grid_size=grid_size))
         assert found.steps == 6
         assert (found.spending.epsilon("pld") <= plan.epsilon * (1 + 1e-9)).all()
-        if levels == 1 and plan.filter == "rdp":
+        if grid_size == 1 and plan.filter == "rdp":
             assert (meter(found.spending)[:, 1] >= 3).all()
 
 
