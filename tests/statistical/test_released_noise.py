@@ -5,7 +5,6 @@ over levels is another number than the mean over people, and with a given noise 
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,12 +15,11 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from training_tools import CUDA, LOSS
 
 torch.set_num_threads(1)
-LOSS = partial(F.cross_entropy, reduction="none")
 PEOPLE, STEPS = 90, 5
 RARELY = 1e-7
-CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 
 
 def planned(noise_multiplier: float | None, method: str = "scale") -> pp.Plan:

@@ -19,23 +19,11 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.queries import Analyst
+from training_tools import CUDA, Keeping
 
 torch.set_num_threads(1)
-CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 PEOPLE = 60
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-
-
-class Keeping(torch.optim.SGD):
-    """Keeps every gradient that it is given."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model.parameters(), lr=0.0)
-        self.seen: list[Tensor] = []
-
-    def step(self, closure: object = None) -> None:
-        super().step()
-        self.seen += [p.grad.detach().cpu().clone() for group in self.param_groups for p in group["params"]]
 
 
 def planned() -> pp.Plan:

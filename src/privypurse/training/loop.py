@@ -153,8 +153,8 @@ def _take(
     """Steps up to that number, or until the run ends by itself; what was taken is saved, also when interrupted."""
     shown_at, applied = 0.0, run.steps_taken
     try:
-        with shown(run.plan, run.processes.first and progress) as bar:
-            bar.update(run.steps_taken)
+        with shown(run.plan, run.processes.first and progress) as show:
+            show(run.steps_taken)
             stopped = False
             while run.steps_taken < goal and not (stopped := not run.prepare()):
                 saved.before_step()
@@ -169,7 +169,7 @@ def _take(
                     saved.after_step()
                 now = time.perf_counter()
                 if progress and (now - shown_at > 1 / _TIMES or run.steps_taken == goal):
-                    bar.update(run.steps_taken, float(loss))
+                    show(run.steps_taken, float(loss))
                     shown_at = now
         saved.write()
         if stopped or run.steps_taken == run.plan.all_steps:

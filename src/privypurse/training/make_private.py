@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
@@ -25,7 +25,7 @@ from privypurse.training.isolation.tracking import leave_to_python
 from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.progress import shown
-from privypurse.training.records import Records, on_gpu
+from privypurse.training.records import Records
 from privypurse.training.setup import Setup
 
 
@@ -93,7 +93,7 @@ class PrivateLoader:
         run.require_step()
         attendance.restart()
         self._passes = this = self._passes + 1
-        with shown(run.plan, run.processes.first and self._draws.records.execution.progress) as bar:
+        with shown(run.plan, run.processes.first and self._draws.records.execution.progress) as show:
             for batch, data in self._draws:
                 if batch.first and not attendance.prepare():
                     break
@@ -103,7 +103,7 @@ class PrivateLoader:
                         "another pass over the loader has begun; parts of two passes would make up one step, and "
                         "somebody might be in both"
                     )
-                bar.update(run.steps_taken)
+                show(run.steps_taken)
             attendance.require_stepped()
             run.finish()
 
@@ -253,6 +253,7 @@ def make_private(
     run = PrivateRun(setup, accounting_of(setup, records, loss_fn, individual), journal, wide_sums)
     leave_to_python()
     attendance = Attendance(run, loss_reduction)
-    multiple = 64 if on_gpu(dataset) and execution.max_physical_batch is None else 1
+    on_gpu = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
+    multiple = 64 if on_gpu and execution.max_physical_batch is None else 1
     loader = PrivateLoader(Draws(run, records, multiple=multiple), attendance)
     return PrivateModel(setup.recorder.model, attendance), PrivateOptimizer(optimizer, attendance), loader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import numpy as np
 
@@ -14,22 +15,13 @@ _MARKS = 20  # ε is computed at so many points of a run: each costs a certifica
 _MOST_LEVELS = 4
 
 
-class Bar:
-    """Shows nothing; the bar when nobody looks."""
+class Show(Protocol):
+    """Told that so many steps are taken. The loss of the last batch is sensitive: for the operator alone (rule 6)."""
 
-    def update(self, steps: int, loss: float | None = None) -> None:
-        """``steps`` are taken. The loss of the last batch is sensitive: for the operator's eyes only (rule 6)."""
-
-
-class _Told(Bar):
-    def __init__(self, plan: Plan, progress: Progress) -> None:
-        self._total, self._progress = plan.all_steps, progress
-
-    def update(self, steps: int, loss: float | None = None) -> None:
-        self._progress(steps, self._total)
+    def __call__(self, steps: int, loss: float | None = None) -> None: ...
 
 
-class _RichBar(Bar):
+class _RichBar:
     def __init__(self, plan: Plan) -> None:
         from rich import progress
 
@@ -77,10 +69,10 @@ class _RichBar(Bar):
 
 
 @contextmanager
-def shown(plan: Plan, progress: bool | Progress) -> Iterator[Bar]:
+def shown(plan: Plan, progress: bool | Progress) -> Iterator[Show]:
     """A bar while the work goes on, if wanted, or a function that is told how far it is (`Execution.progress`)."""
     if progress is True:
         with _RichBar(plan) as bar:
-            yield bar
+            yield bar.update
     else:
-        yield _Told(plan, progress) if progress else Bar()
+        yield lambda steps, loss=None: progress(steps, plan.all_steps) if progress else None

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from privypurse._validate import integer
 from privypurse.arrays import FloatArray, IntArray
@@ -202,8 +202,3 @@ def moved(data: Any, device: torch.device) -> tuple[tuple[Any, ...], Any]:
         raise InvalidInput("the dataset must give (input, label), or several inputs and then a label")
     *inputs, label = (tree_map_only(Tensor, lambda value: value.to(device, non_blocking=True), part) for part in data)
     return tuple(inputs), label
-
-
-def on_gpu(dataset: Dataset[Any]) -> bool:
-    """Whether its tensors lie on a device of their own."""
-    return isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"

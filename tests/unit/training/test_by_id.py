@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,8 @@ from privypurse.plans import LevelTable
 from privypurse.plans import file as planfile
 from privypurse.training import rounds as in_rounds
 from privypurse.training.mechanism import PrivateRun
+from training_tools import LOSS
 
-LOSS = partial(F.cross_entropy, reduction="none")
 N = 48
 IDS = np.array([f"C{k:04d}" for k in range(N)])
 EPSILON = np.where(np.arange(N) % 3 == 0, 0.3, 12.0)

@@ -2,25 +2,23 @@
 
 import math
 import struct
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training.captured import static_size
+from training_tools import LOSS
 
 pytestmark = [
     pytest.mark.needs("cuda"),
     pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning"),
 ]
-LOSS = partial(F.cross_entropy, reduction="none")
 STRICT = 1e-6
 
 

@@ -1,7 +1,5 @@
 """The private median of gradient norms: near the median, paid for by everyone, within their purse."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -10,8 +8,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from training_tools import LOSS
 
-LOSS = partial(F.cross_entropy, reduction="none")
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 
 

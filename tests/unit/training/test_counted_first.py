@@ -18,9 +18,9 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training import journal as journal_module
+from training_tools import CUDA
 
 torch.set_num_threads(1)
-CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 STEPS = 12
 
 

@@ -20,11 +20,11 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from privypurse.training.distributed import Processes
 from privypurse.training.noise import GridNoise
+from training_tools import LOSS
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 STRICT = 1e-6
-LOSS = partial(F.cross_entropy, reduction="none")
 
 
 def _entered(

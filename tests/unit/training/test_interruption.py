@@ -4,21 +4,19 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.interruption import undivided
+from training_tools import LOSS
 
 torch.set_num_threads(1)
-LOSS = partial(F.cross_entropy, reduction="none")
 STEPS = 9
 
 

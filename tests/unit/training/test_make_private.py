@@ -17,6 +17,7 @@ from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.records import Batch, Records
 from privypurse.training.setup import Setup
+from training_tools import quiet
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -54,32 +55,6 @@ def train(
         optimizer.step()
         gradients.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
     return optimizer, gradients
-
-
-class Quiet:
-    """A source whose noise is zero and whose coins are given: what is left is the clipped sum."""
-
-    secure = False
-
-    def __init__(self, coins: float) -> None:
-        self._coins = coins
-
-    def uniform(self, count: int) -> np.ndarray:
-        return np.full(count, self._coins)
-
-    def stream(self, device: torch.device) -> None:
-        return None
-
-    def normal(self, count: int, device: str = "cpu", deviation: float = 1.0) -> Tensor:
-        return torch.zeros(count, dtype=torch.float64, device=device)
-
-    def for_step(self, step: int, rank: int = 0) -> "Quiet":
-        return self
-
-
-def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = 1e-9) -> None:
-    monkeypatch.setattr("privypurse.training.setup.randomness", lambda seed: Quiet(coins))
-    monkeypatch.setattr("privypurse.training.noise.FINENESS", 46)  # the grid is seen in test_noise.py, not here
 
 
 def by_hand(model: nn.Module, dataset: TensorDataset, owner: np.ndarray, clip: np.ndarray) -> list[Tensor]:

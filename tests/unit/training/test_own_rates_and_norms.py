@@ -16,25 +16,13 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from training_tools import CUDA, Keeping
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
-CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
 PEOPLE, STEPS = 37, 3
 # No shift of these, by whatever number of records, is these again.
 GRANTED = np.random.default_rng(3).choice([0.5, 1.0, 2.0, 3.0, 5.0], PEOPLE)
-
-
-class Keeping(torch.optim.SGD):
-    """Keeps every gradient that it is given; moves nothing."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model.parameters(), lr=0.0)
-        self.seen: list[Tensor] = []
-
-    def step(self, closure: object = None) -> None:
-        super().step()
-        self.seen += [p.grad.detach().cpu().clone() for group in self.param_groups for p in group["params"]]
 
 
 def branches(device: str) -> nn.Module:

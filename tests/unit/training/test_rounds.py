@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import stat
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
@@ -19,10 +17,10 @@ from privypurse.plans.schedule import Round, Schedule
 from privypurse.training import rounds as in_rounds
 from privypurse.training.distributed import Processes
 from privypurse.training.rounds import AveragedOutputs
+from training_tools import LOSS, same
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
-LOSS = partial(F.cross_entropy, reduction="none")
 N = 60
 
 
@@ -84,10 +82,6 @@ def drawn_by(schedule: Schedule, monkeypatch: pytest.MonkeyPatch, **options: obj
     monkeypatch.setattr(in_rounds, "train", lambda model, optimizer, dataset, plan, *_, **__: seen.append(plan.rates))
     pp.rounds.train(network, adam, data(4), schedule, LOSS, **options)  # type: ignore[arg-type]
     return [rates > 0 for rates in seen]
-
-
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 # --- Who is in a round --------------------------------------------------------------------------------------------

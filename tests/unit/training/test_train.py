@@ -4,7 +4,6 @@ import copy
 import math
 import multiprocessing
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,10 @@ from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse.training.journal import Journal
+from training_tools import LOSS, same
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
-LOSS = partial(F.cross_entropy, reduction="none")
 
 
 def data(n: int = 60) -> TensorDataset:
@@ -44,10 +43,6 @@ def made() -> tuple[nn.Module, torch.optim.Optimizer, object]:
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5)
-
-
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("person", [None, np.repeat(np.arange(20), 3)], ids=["records", "persons"])

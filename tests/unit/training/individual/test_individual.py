@@ -24,10 +24,10 @@ from privypurse.training.fingerprints import fingerprint
 from privypurse.training.individual.accounting import Sampled
 from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.mechanism import PrivateRun
+from training_tools import EVERYBODY, LOSS, NOBODY, quiet, same
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
-LOSS = partial(F.cross_entropy, reduction="none")
 MARGIN = 1e-4  # what clipping takes off a clip norm
 PERSONS = np.repeat(np.arange(12), [1, 2, 3, 4, 1, 2, 3, 4, 5, 5, 5, 5])
 
@@ -104,35 +104,6 @@ class Loop:
         return torch.cat([p.grad.flatten() for p in self.inner.parameters()]) * self.run.plan.batch_size
 
 
-class Quiet:
-    """A source whose noise is zero and whose coins are given: what is left is the clipped sum."""
-
-    secure = False
-
-    def __init__(self, coins: float) -> None:
-        self._coins = coins
-
-    def uniform(self, count: int) -> np.ndarray:
-        return np.full(count, self._coins)
-
-    def stream(self, device: torch.device) -> None:
-        return None
-
-    def normal(self, count: int, device: str = "cpu", deviation: float = 1.0) -> Tensor:
-        return torch.zeros(count, dtype=torch.float64, device=device)
-
-    def for_step(self, step: int, rank: int = 0) -> "Quiet":
-        return self
-
-
-EVERYBODY, NOBODY = 1e-9, 1.0
-
-
-def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = EVERYBODY) -> None:
-    monkeypatch.setattr("privypurse.training.setup.randomness", lambda seed: Quiet(coins))
-    monkeypatch.setattr("privypurse.training.noise.FINENESS", 46)  # the grid is seen in test_noise.py, not here
-
-
 def gradients(model: nn.Module, dataset: TensorDataset, owner: np.ndarray | None = None) -> Tensor:
     """Everybody's summed gradient as a row, one record at a time."""
     owner = np.arange(len(dataset)) if owner is None else owner
@@ -142,10 +113,6 @@ def gradients(model: nn.Module, dataset: TensorDataset, owner: np.ndarray | None
         found = torch.autograd.grad(F.cross_entropy(model(x[None]), y[None]), list(model.parameters()))
         rows[person] += torch.cat([g.flatten() for g in found])
     return rows
-
-
-def same(one: nn.Module, other: nn.Module) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def meter(spending: Any) -> np.ndarray:

@@ -23,10 +23,10 @@ from privypurse.training.distributed import Processes
 from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.individual.stopping import Watch
 from privypurse.training.mechanism import PrivateRun
+from training_tools import LOSS
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
-LOSS = partial(F.cross_entropy, reduction="none")
 STRICT = 1e-6
 
 

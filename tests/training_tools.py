@@ -1,0 +1,59 @@
+"""What tests of training share: a loss, runs without noise, an optimizer that keeps what it is given."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+LOSS = partial(F.cross_entropy, reduction="none")
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+EVERYBODY, NOBODY = 1e-9, 1.0
+"""Coins of `quiet`."""
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+class Quiet:
+    """A source whose noise is zero and whose coins are given: what is left is the clipped sum."""
+
+    secure = False
+
+    def __init__(self, coins: float) -> None:
+        self._coins = coins
+
+    def uniform(self, count: int) -> np.ndarray:
+        return np.full(count, self._coins)
+
+    def stream(self, device: torch.device) -> None:
+        return None
+
+    def normal(self, count: int, device: str = "cpu", deviation: float = 1.0) -> Tensor:
+        return torch.zeros(count, dtype=torch.float64, device=device)
+
+    def for_step(self, step: int, rank: int = 0) -> Quiet:
+        return self
+
+
+def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = EVERYBODY) -> None:
+    """Runs have no noise from now on, and these coins."""
+    monkeypatch.setattr("privypurse.training.setup.randomness", lambda seed: Quiet(coins))
+    monkeypatch.setattr("privypurse.training.noise.FINENESS", 46)  # the grid is seen in test_grid_noise.py, not here
+
+
+class Keeping(torch.optim.SGD):
+    """Keeps every gradient that it is given; moves nothing."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), lr=0.0)
+        self.seen: list[Tensor] = []
+
+    def step(self, closure: object = None) -> None:
+        super().step()
+        self.seen += [p.grad.detach().cpu().clone() for group in self.param_groups for p in group["params"]]
