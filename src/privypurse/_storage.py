@@ -289,6 +289,12 @@ def digest_of_arrays(*arrays: AnyArray) -> str:
     return whole.hexdigest()
 
 
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of what a file holds."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _read_at(file: int, length: int, offset: int) -> bytes:
     """So many bytes, or fewer where the file ends before."""
     content = os.pread(file, length, offset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import unicodedata
 import uuid
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from privypurse._storage import digest_of
 from privypurse._validate import refuse
 from privypurse.arrays import AnyArray, IntArray, frozen
 from privypurse.errors import InvalidInput
@@ -124,7 +124,7 @@ class Roll:
             digests = _digests(texts, key)
             if np.unique(digests).size == digests.size:
                 break
-        return cls(key, digests, one_each, _mark(texts))
+        return cls(key, digests, one_each, digest_of(texts))
 
     @cached_property
     def _order(self) -> IntArray:
@@ -167,11 +167,7 @@ class Roll:
 
 def mark_of(ids: AnyArray) -> str:
     """A hash of all ids in this order, for what belongs to these people."""
-    return _mark(texts_of(ids))
-
-
-def _mark(texts: Sequence[str]) -> str:
-    return hashlib.sha256(json.dumps(texts).encode("ascii")).hexdigest()
+    return digest_of(texts_of(ids))
 
 
 def applied(roll: Roll | None, person: Any, what: str, records: int | None = None) -> tuple[AnyArray, IntArray]:

@@ -39,10 +39,11 @@ class Analyst:
     """Answers questions about data; each person pays out of their own purse for what touches them, and no more.
 
     Guarantee: whatever was asked and however the questions were chosen, everything answered together is (ε, δ)
-    differentially private for each person at their own (ε, δ): their rows, all of them as one, may as well have
-    contributed nothing (Feldman & Zrnic 2021, Corollary 4.7; "gdp": Koskela et al. 2023). ε is rounded down to the
-    ladder of `privypurse.budgets.ladder`. Purses are fixed beforehand and each depends on that person's own (ε, δ)
-    alone; the number of people is public.
+    differentially private for each person at their own (ε, δ). The privacy unit is a person with all their rows; in
+    the neighbouring data set these contribute nothing (Feldman & Zrnic 2021, Corollary 4.7; "gdp": Koskela et al.
+    2023). ε is rounded down to the ladder of `privypurse.budgets.ladder`. Purses are fixed beforehand, each by that
+    person's own (ε, δ) alone; the number of people is public. Trust model: whoever holds the data is trusted, whoever
+    asks is not.
 
     A person pays for ‖what their rows add up to‖ / noise, after clipping. Whom a question does not touch pays
     nothing. Whoever cannot pay contributes nothing to that question and is charged nothing; neither answer nor errors

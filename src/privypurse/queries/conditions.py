@@ -1,8 +1,8 @@
 """Conditions on rows, written as text: ``age >= 65 and city in ("Oslo", "Bergen")``.
 
 A condition holds or does not hold for each row by itself. There is no word in the language for anything about other
-rows (a mean, a rank, a position), so what a row adds to an answer depends on that row alone (rule 12). Errors depend
-on the names and kinds of the columns and never on what the rows hold.
+rows (a mean, a rank, a position), so what a row adds to an answer depends on that row alone (rule 12: records do not
+mix). Errors depend on the names and kinds of the columns and never on what the rows hold.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from privypurse.errors import InvalidInput
 from privypurse.queries.columns import Column, Dates, Mask, Numbers, Other, Text, Truths
 
 _LONGEST = 10_000
-_COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
-    ast.Eq: ("==", operator.eq),
-    ast.NotEq: ("!=", operator.ne),
-    ast.Lt: ("<", operator.lt),
-    ast.LtE: ("<=", operator.le),
-    ast.Gt: (">", operator.gt),
-    ast.GtE: (">=", operator.ge),
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -227,7 +227,7 @@ def _as_column(number: AnyArray) -> Numbers | _Constant:
 
 def _compare(op: type[ast.cmpop], first: Column | _Constant, second: Column | _Constant) -> Mask:
     """Two values of the same kind. Missing cells compare as False."""
-    does = _COMPARISONS[op][1]
+    does = _COMPARISONS[op]
     if isinstance(first, _Constant) and isinstance(second, _Constant):
         return np.asarray(does(first.value, second.value))
     if isinstance(first, Text) and isinstance(second, _Constant):

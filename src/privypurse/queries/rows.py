@@ -20,35 +20,25 @@ _DAY = np.datetime64("1970-01-01")
 def _bits(first: int, width: int) -> IntArray:
     """Zeros and ones for the probe rows, [PROBES, width]: all 0, all 1, alternating, in pairs, and one row twice.
 
-    Rows differ from each other and from their mean, and one occurs twice, so that whatever looks at other rows shows.
+    Rows differ from each other and from their mean, and one occurs twice, so that a callable is found out for which
+    other rows matter.
     """
     place = first + np.arange(width)
-    patterns = [
-        0 * place,
-        0 * place + 1,
-        place % 2,
-        (place + 1) % 2,
-        place // 2 % 2,
-        (place // 2 + 1) % 2,
-        0 * place + 1,
-    ]
-    return np.stack(patterns).astype(np.int64)
+    ones, single, pairs = np.ones_like(place), place % 2, place // 2 % 2
+    return np.stack([0 * ones, ones, single, 1 - single, pairs, 1 - pairs, ones]).astype(np.int64)
 
 
 class Rows(ABC):
     """Data as callables see them (``whole``) and as conditions do (``columns``)."""
 
     count: int
+    columns: Mapping[str, Column]
+    """Named columns."""
 
     @property
     @abstractmethod
     def whole(self) -> Any:
         """All rows, to be handed to a callable: what it writes into them changes no other question's rows."""
-
-    @property
-    @abstractmethod
-    def columns(self) -> Mapping[str, Column]:
-        """Named columns, made when they are first asked for."""
 
     @abstractmethod
     def take(self, rows: Any, places: AnyArray) -> Any:
@@ -67,7 +57,7 @@ class Rows(ABC):
 
 
 class _Lazy(Mapping[str, Column]):
-    """Columns that are looked at when they are asked for: text takes a while to sort into words."""
+    """Columns that are made when they are first asked for: text takes a while to sort into words."""
 
     def __init__(self, names: list[Any], load: Any) -> None:
         self._names, self._load = names, load
@@ -106,15 +96,11 @@ class FrameRows(Rows):
         if len(set(names)) < len(names):
             raise InvalidInput("the data have two columns of the same name; rename one")
         self._frame, self.count = frame, len(frame)
-        self._columns = _Lazy(names, lambda name: frame[name])
+        self.columns: _Lazy = _Lazy(names, lambda name: frame[name])
 
     @property
     def whole(self) -> Any:
         return self._frame.copy()  # a callable may add columns to what it is given, or write into them
-
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        return self._columns
 
     def take(self, rows: Any, places: AnyArray) -> Any:
         return rows.iloc[places]
@@ -140,7 +126,7 @@ class FrameRows(Rows):
         return _column_of_bits(getattr(kind, "kind", "O"), place)
 
     def fingerprint(self) -> str:
-        return self._columns.fingerprint()
+        return self.columns.fingerprint()
 
 
 class TableRows(Rows):
@@ -160,15 +146,11 @@ class TableRows(Rows):
                 f"the columns of the data differ in length ({said}); give each one entry for every record"
             )
         self.count = next(iter(lengths.values()))
-        self._columns = _Lazy(list(self._table), lambda name: self._table[name])
+        self.columns: _Lazy = _Lazy(list(self._table), lambda name: self._table[name])
 
     @property
     def whole(self) -> Any:
         return {name: _own(values) for name, values in self._table.items()}
-
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        return self._columns
 
     def take(self, rows: Any, places: AnyArray) -> Any:
         return {name: _read_only(values[places]) for name, values in rows.items()}
@@ -180,7 +162,7 @@ class TableRows(Rows):
         return {name: _probe_like(values, place) for place, (name, values) in enumerate(self._table.items())}
 
     def fingerprint(self) -> str:
-        return self._columns.fingerprint()
+        return self.columns.fingerprint()
 
 
 class ArrayRows(Rows):
@@ -195,7 +177,7 @@ class ArrayRows(Rows):
             raise InvalidInput(
                 f"the arrays of the data differ in length: {sorted(lengths)}; the first dimension counts records"
             )
-        self._data, self.count = self._form(parts), lengths.pop()
+        self._data, self.count, self.columns = self._form(parts), lengths.pop(), {}
 
     def _form(self, parts: tuple[Any, ...]) -> Any:
         return parts if self._several else parts[0]
@@ -206,10 +188,6 @@ class ArrayRows(Rows):
     @property
     def whole(self) -> Any:
         return self._form(tuple(_own(part) for part in self._parts(self._data)))
-
-    @property
-    def columns(self) -> Mapping[str, Column]:
-        return {}
 
     def take(self, rows: Any, places: AnyArray) -> Any:
         return self._form(tuple(_read_only(part[places]) for part in self._parts(rows)))

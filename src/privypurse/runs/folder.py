@@ -7,14 +7,13 @@ and is public: what it names may be passed on together with it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
-from privypurse._storage import replace_file, replace_text
+from privypurse._storage import digest_of_file, replace_file, replace_text
 from privypurse.errors import InvalidInput
 from privypurse.version import __version__
 
@@ -76,7 +75,7 @@ class RunFolder:
             found = _inside(path, name)
             if not found.is_file():
                 raise InvalidInput(f"{found} is missing, which this run wrote; put it back")
-            if _digest(found) != file.sha256:
+            if digest_of_file(found) != file.sha256:
                 raise InvalidInput(f"{found} was changed after this run wrote it; put the original back")
         return cls(path, whole.command, whole.files)
 
@@ -91,7 +90,7 @@ class RunFolder:
         if content is not None:
             _write(file, content)
         file.chmod(0o644 if public else 0o600)
-        self.files[name] = File(public, _digest(file))
+        self.files[name] = File(public, digest_of_file(file))
         shown = {each: file for each, file in self.files.items() if file.public}
         for place, files, mode in ((INTERNAL_LIST, self.files, 0o600), (PUBLIC_LIST, shown, 0o644)):
             listing = msgspec.json.encode(_Listing(SCHEMA, __version__, self.command, files))
@@ -136,8 +135,3 @@ def _write(file: Path, content: str | Callable[[BinaryIO], Any]) -> None:
         replace_text(file, content)
     else:
         replace_file(file, content)
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

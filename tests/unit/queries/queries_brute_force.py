@@ -1,8 +1,37 @@
-"""Brute force for the tests: one record at a time, in plain Python floats."""
+"""A table of people for the tests, and brute force: one record at a time, in plain Python floats."""
 
 import math
 
 import numpy as np
+import pandas as pd
+import torch
+
+import privypurse as pp
+
+N = 60
+
+
+def people(n=N, seed=0, persons=None):
+    """A table with missing cells, and budgets; ``persons`` people own the rows."""
+    rng = np.random.default_rng(seed)
+    table = {
+        "age": rng.integers(0, 100, n),
+        "pay": np.where(rng.random(n) < 0.1, np.nan, np.where(rng.random(n) < 0.05, np.inf, rng.normal(300, 200, n))),
+        "city": np.array([["Oslo", "Bergen", "Voss", None][k] for k in rng.integers(0, 4, n)], dtype=object),
+        "smoker": rng.random(n) < 0.3,
+    }
+    person = None if persons is None else rng.integers(0, persons, n)
+    epsilon = rng.choice([0.2, 0.5, 1.0, 3.0], n)
+    if person is not None:
+        epsilon = rng.choice([0.2, 0.5, 1.0, 3.0], persons)[person]
+    return table, pp.Budgets(epsilon, person=person)
+
+
+FORMS = {
+    "mapping": lambda table: table,
+    "frame": pd.DataFrame,
+    "tensors": lambda table: {k: torch.tensor(v) if v.dtype.kind in "fib" else v for k, v in table.items()},
+}
 
 
 class Silent:
