@@ -1,8 +1,8 @@
 """Columns → numbers for a model, with public constants only.
 
 A mean, a deviation, a largest value or a list of categories taken from the private rows would tell something about
-them that no budget pays for (rule 12). So ranges and categories are given, and a record's features depend on that
-record alone.
+them that no budget pays for (rule 12, isolation). So ranges and categories are given, and a record's features depend
+on that record alone.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from privypurse.plans import Plan
+from privypurse.plans import Plan, Promise
 from privypurse.training.evaluation import Score
 from privypurse.training.individual.spending import Spending
 from privypurse.training.loop import Trained
@@ -26,7 +26,10 @@ _SEEDED = "This run was seeded, so its noise can be repeated and taken off: a te
 
 
 def facts_of(plan: Plan, trained: Trained, data: str, seeded: bool) -> dict[str, Any]:
-    """Constants of training, what was promised, and released answers: what may be published beside the model."""
+    """Constants of training, what was promised, and released answers: what may be published beside the model.
+
+    A noise multiplier that was solved from everybody's budgets tells something about them, and is none of these.
+    """
     told = [] if trained.spending is None else trained.spending.told
     return {
         "data": data,
@@ -36,7 +39,7 @@ def facts_of(plan: Plan, trained: Trained, data: str, seeded: bool) -> dict[str,
         "filter": plan.filter,
         "batch_size": plan.batch_size,
         "clip_norm": plan.clip_norm,
-        "noise_multiplier": plan.noise_multiplier,
+        **({"noise_multiplier": plan.noise_multiplier} if plan.promise is Promise.PRESENCE else {}),
         "accountant": plan.accountant,
         "promise": _SEEDED if seeded else plan.promise.text,
         "told": [{"step": step, "answer": answer} for step, answer in told],
@@ -49,6 +52,7 @@ def metrics_of(
     """The facts, figures of people outside training, and those that are sensitive, under a key that says so."""
     return {
         **facts,
+        "noise_multiplier": plan.noise_multiplier,
         "test": figures(score),
         "about": _SEEDED if seeded else _PUBLIC,
         "sensitive": {

@@ -27,7 +27,7 @@ class Score:
 def score(
     model: nn.Module, inputs: AnyArray | torch.Tensor, labels: AnyArray | torch.Tensor, batch: int = 4096
 ) -> Score:
-    """Of records that were not trained on; on records that were, either figure would be sensitive (rule 6)."""
+    """Of records that were not trained on; on records that were, either figure is sensitive (rule 6)."""
     device = next(model.parameters()).device
     before = model.training
     model.eval()

@@ -222,10 +222,18 @@ def test_a_run_leaves_model_plan_and_metrics():
     assert '"people"' not in public
     assert '"certified"' not in public
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-    assert facts == {key: metrics[key] for key in metrics if key not in ("test", "about", "sensitive")}
+    kept = ("noise_multiplier", "test", "about", "sensitive")  # this noise was solved from everybody's budgets
+    assert facts == {key: value for key, value in metrics.items() if key not in kept}
     for name in ("plan.json", "metrics.json", "run.json"):
         assert (folder / name).stat().st_mode & 0o077 == 0  # only its owner may read it
     pp.Plan.load(folder / "plan.json").check(pp.Budgets.read("people.csv"))
+
+
+def test_noise_that_was_fixed_beforehand_is_a_public_fact():
+    finished = train_by(edited(("steps = 5", "steps = 5\nnoise_multiplier = 2.5")))
+    facts = json.loads((finished.folder / "facts.json").read_text(encoding="utf-8"))
+    assert facts["noise_multiplier"] == finished.plan.noise_multiplier == 2.5
+    assert "presence and declared ε" in facts["promise"]
 
 
 def test_a_finished_run_is_not_overwritten_and_a_wrong_one_leaves_nothing():
