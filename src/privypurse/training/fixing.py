@@ -1,14 +1,16 @@
-"""fix: a model of layers that can be trained privately."""
+"""fix: a model of layers that can be trained privately, attention among them."""
 
 from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from privypurse.errors import InvalidInput
-from privypurse.training.attention import Attention
 
 
 def fix(model: nn.Module, groups: int = 32) -> nn.Module:
@@ -54,3 +56,85 @@ def _group_norm(layer: nn.modules.batchnorm._BatchNorm, groups: int) -> nn.Group
         new.weight.data.copy_(layer.weight.data)
         new.bias.data.copy_(layer.bias.data)
     return new.to(next((p.device for p in layer.parameters()), "cpu"))
+
+
+class Attention(nn.Module):
+    """What nn.MultiheadAttention computes, with its weights, out of Linear layers: made by `fix`.
+
+    Masks, dropout and ``batch_first`` are as there; ``add_bias_kv`` and ``add_zero_attn`` are not supported.
+    """
+
+    # Keeps torch's encoder layers from their own fused path, which reaches past the layers.
+    in_proj_bias = None
+    _qkv_same_embed_dim = False
+
+    def __init__(self, layer: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.embed_dim, self.num_heads, self.dropout = layer.embed_dim, layer.num_heads, layer.dropout
+        self.batch_first = layer.batch_first
+        if layer.in_proj_weight is not None:
+            weights: Any = layer.in_proj_weight.chunk(3)
+        else:
+            weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        biases: Any = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
+        self.query, self.key, self.value = map(_linear, weights, biases)
+        self.out = _linear(layer.out_proj.weight, layer.out_proj.bias)
+        self.train(layer.training)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if not self.batch_first:
+            query, key, value = (part.transpose(0, 1) for part in (query, key, value))
+        q, k, v = self._heads(self.query(query)), self._heads(self.key(key)), self._heads(self.value(value))
+        mask = self._mask(q, k, key_padding_mask, attn_mask)
+        weights: Tensor | None = None
+        if need_weights:
+            scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+            weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+            seen = F.dropout(weights, self.dropout, self.training) @ v
+            weights = weights.mean(dim=1) if average_attn_weights else weights
+        else:
+            seen = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        out = self.out(seen.transpose(1, 2).flatten(2))
+        return (out if self.batch_first else out.transpose(0, 1)), weights
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(records, tokens, features) → (records, heads, tokens, features of a head)."""
+        return x.reshape(*x.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+    def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, attention: Tensor | None) -> Tensor | None:
+        """Both masks as one that is added to the scores, (records, heads or 1, queries, keys)."""
+        total: Tensor | None = None
+        if attention is not None:
+            shape = attention.shape if attention.dim() == 2 else (q.shape[0], self.num_heads, *attention.shape[1:])
+            total = _added(attention, q).reshape(shape)
+        if padding is not None:
+            keys = _added(padding, q)[:, None, None, :]
+            total = keys if total is None else total + keys
+        return None if total is None else total.expand(q.shape[0], -1, q.shape[2], k.shape[2])
+
+
+def _added(mask: Tensor, like: Tensor) -> Tensor:
+    """True means: not seen."""
+    if mask.dtype == torch.bool:
+        return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(mask, float("-inf"))
+    return mask.to(like.dtype)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, weight.device, weight.dtype)
+    made.weight.data.copy_(weight.data)
+    made.weight.requires_grad = weight.requires_grad
+    if bias is not None:
+        made.bias.data.copy_(bias.data)
+        made.bias.requires_grad = bias.requires_grad
+    return made

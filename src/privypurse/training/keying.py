@@ -1,4 +1,4 @@
-"""What is random in a step beside coins and noise: dropout, augmentation, a choice of what is looked at.
+"""What is random in a step beside coins and noise: dropout, augmentation, a choice of what is checked.
 
 Such numbers go by row, and rows by who was drawn. With numbers that somebody knows, one absence shifts everybody's
 mask, and with it the sum by many clip norms. With secret ones that are alike for every row it shifts nothing: whoever
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from privypurse.randomness import Randomness
 _KEY_STREAM = 2**22  # of a seeded run's random numbers: none of its processes has such a rank
 _WORDS = 624  # of a Mersenne twister's state
 _BEFORE_WORDS = 3  # numbers of 64 bits in torch's state of one: seed, how many are left, which is next
-_FIRST = 2  # times that something is looked at in any case
+_FIRST = 2  # times that something is checked in any case
 _SHORT = 256  # entries of a list that is gone through in search of generators: transforms, not people
 _LATER = 1 / 100  # and later by chance: how likely
 
@@ -43,7 +43,7 @@ class Keys:
         self.source, self._rank = source, rank
         self._roots: dict[int, bytes] = {}
         self._step, self._turn = 0, 0
-        self._looks: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
 
     def begin(self, step: int) -> None:
         """The step is begun, perhaps not for the first time; no earlier one will be again, but in a seeded run."""
@@ -62,58 +62,57 @@ class Keys:
         return self.of(self._step, f"turn {self._turn}")
 
     def due(self, what: str, later: float | None = None) -> bool:
-        """Whether to look now: at the first few times that one could, and at random ones that nobody can foresee."""
-        self._looks[what] = number = self._looks.get(what, 0) + 1
+        """Whether to check now: the first few times that one could, and at random ones that nobody can foresee."""
+        self._asked[what] = number = self._asked.get(what, 0) + 1
         if number <= _FIRST:
             return True
         key = self.of(self._step, f"{what} {number}")
         return int.from_bytes(key[:8], "big") < (_LATER if later is None else later) * 2**64
 
 
-def key_torch(key: bytes, device: torch.device | None = None) -> None:
-    """Key torch's generators, of the CPU and of this device."""
-    torch.default_generator.set_state(_twister(key))
+def _global(device: torch.device | None, everything: bool = True) -> list[Any]:
+    """Torch's generators, of the CPU and of this device, and Python's and NumPy's if these count too."""
+    found: list[Any] = [torch.default_generator]
     if device is not None and device.type == "cuda":
-        key_cuda(key, device)
+        found.append(
+            torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+        )
+    return [*found, random, np.random] if everything else found
 
 
 def key_cuda(key: bytes, device: torch.device) -> None:
     """Key the generator of a GPU. Graphs that were captured read its seed at every replay."""
-    torch.cuda.default_generators[_index(device)].manual_seed(int.from_bytes(key[:8], "big") >> 1)
+    _key(_global(device, everything=False)[-1], key)
 
 
 def key_all(key: bytes, device: torch.device | None = None) -> None:
-    """Key Python's and NumPy's global generators too."""
-    key_torch(key, device)
-    random.seed(int.from_bytes(key, "big"))
-    np.random.seed(np.frombuffer(key, np.uint32))  # noqa: NPY002
+    """Key torch's, Python's and NumPy's global generators."""
+    for generator in _global(device):
+        _key(generator, key)
+
+
+def borrowed(device: torch.device | None = None, everything: bool = True) -> AbstractContextManager[None]:
+    """The global generators are afterwards what they were."""
+    return _given_back(_global(device, everything))
 
 
 @contextmanager
 def keyed(key: bytes, device: torch.device | None = None, everything: bool = True) -> Iterator[None]:
     """Whatever draws inside takes numbers of this key, and the generators are afterwards what they were."""
-    with borrowed(device, everything):
-        (key_all if everything else key_torch)(key, device)
+    generators = _global(device, everything)
+    with _given_back(generators):
+        for generator in generators:
+            _key(generator, key)
         yield
 
 
 @contextmanager
-def borrowed(device: torch.device | None = None, everything: bool = True) -> Iterator[None]:
-    """The global generators are afterwards what they were."""
-    cuda = None
-    if device is not None and device.type == "cuda":
-        cuda = torch.cuda.default_generators[_index(device)]
-    ours, theirs = torch.default_generator.get_state(), None if cuda is None else cuda.get_state()
-    others: Any = (random.getstate(), np.random.get_state()) if everything else None  # noqa: NPY002
-    try:
+def keyed_apart(generators: list[Any], key: bytes) -> Iterator[None]:
+    """These generators give numbers of this key, each its own, and are afterwards what they were."""
+    with _given_back(generators):
+        for number, generator in enumerate(generators):
+            _key(generator, hashlib.sha256(key + f"generator {number}".encode()).digest())
         yield
-    finally:
-        torch.default_generator.set_state(ours)
-        if cuda is not None and theirs is not None:
-            cuda.set_state(theirs)
-        if others is not None:
-            random.setstate(others[0])
-            np.random.set_state(others[1])  # noqa: NPY002
 
 
 def made_with(key: bytes, make: Callable[[], Made], device: torch.device | None = None) -> tuple[Made, bool]:
@@ -141,61 +140,46 @@ def own_generators(thing: Any, deepest: int = 4) -> list[Any]:
 
 
 @contextmanager
-def keyed_apart(generators: list[Any], key: bytes) -> Iterator[None]:
-    """These generators give numbers of this key, and are afterwards what they were."""
-    before = [_state_of(generator) for generator in generators]
-    for number, generator in enumerate(generators):
-        _set(generator, hashlib.sha256(key + f"generator {number}".encode()).digest())
+def _given_back(generators: list[Any]) -> Iterator[None]:
+    before = [state_of(generator) for generator in generators]
     try:
         yield
     finally:
         for generator, state in zip(generators, before, strict=True):
-            _put_back(generator, state)
+            if isinstance(generator, np.random.Generator):
+                generator.bit_generator.state = state
+            else:
+                (generator.setstate if hasattr(generator, "setstate") else generator.set_state)(state)
 
 
-def _state_of(generator: Any) -> Any:
+def state_of(generator: Any) -> Any:
+    """The state of a generator of Python, NumPy or torch; modules ``random`` and ``np.random`` are theirs too."""
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+    return generator.getstate() if hasattr(generator, "getstate") else generator.get_state()
 
 
-def _put_back(generator: Any, state: Any) -> None:
+def _key(generator: Any, key: bytes) -> None:
     if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
+        generator.bit_generator.state = type(generator.bit_generator)(int.from_bytes(key, "big")).state
+    elif not isinstance(generator, torch.Generator):
+        generator.seed(
+            int.from_bytes(key, "big") if hasattr(generator, "getstate") else np.frombuffer(key, np.uint32)
+        )
+    elif generator.device.type == "cpu":
+        generator.set_state(_twister(key))
     else:
-        (generator.setstate if isinstance(generator, random.Random) else generator.set_state)(state)
-
-
-def _set(generator: Any, key: bytes) -> None:
-    number = int.from_bytes(key, "big")
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(number).state
-    elif isinstance(generator, torch.Generator):
-        generator.manual_seed(number % 2**63)
-        if generator.device.type == "cpu":
-            generator.set_state(_twister(key))
-    else:
-        generator.seed(number if isinstance(generator, random.Random) else np.frombuffer(key, np.uint32))
+        generator.manual_seed(int.from_bytes(key[:8], "big") >> 1)
 
 
 def states(device: torch.device | None = None) -> list[Tensor]:
     """Of torch's generators: they tell for certain whether something drew from them."""
-    found = [torch.default_generator.get_state()]
-    if device is not None and device.type == "cuda":
-        found.append(torch.cuda.default_generators[_index(device)].get_state())
-    return found
+    return [generator.get_state() for generator in _global(device, everything=False)]
 
 
 def seeds(device: torch.device | None = None) -> list[int]:
     """What torch's generators were seeded with."""
-    found = [torch.default_generator.initial_seed()]
-    if device is not None and device.type == "cuda":
-        found.append(torch.cuda.default_generators[_index(device)].initial_seed())
-    return found
-
-
-def _index(device: torch.device) -> int:
-    return torch.cuda.current_device() if device.index is None else device.index
+    return [generator.initial_seed() for generator in _global(device, everything=False)]
 
 
 def _twister(key: bytes) -> Tensor:

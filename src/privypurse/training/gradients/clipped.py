@@ -171,7 +171,7 @@ def sums(tape: Tape, factors: Tensor, norms: Tensor, wide: bool = False) -> Iter
     calls, tape.calls = tape.finished(), []
     device = calls[0].back.device
     wild = ~torch.isfinite(norms)
-    # A graph that is being captured cannot look, so it silences whatever may come.
+    # A graph that is being captured cannot ask, so it silences whatever may come.
     silence = (wild.is_cuda and torch.cuda.is_current_stream_capturing()) or bool(wild.any())
     while calls:
         call = calls.pop(0)

@@ -25,9 +25,9 @@ from privypurse.training.gradients.numerics import (
     from_made,
     spread,
     square_sum,
-    weighted_rows,
 )
-from privypurse.training.gradients.rule import Call, Rule, handles
+from privypurse.training.gradients.product import ProductRule
+from privypurse.training.gradients.rule import Call, handles
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -225,24 +225,12 @@ def _as_weight(layer: Conv, made: Tensor, whole: bool) -> Tensor:
 
 
 @handles(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-class ConvolutionRule(Rule):
+class ConvolutionRule(ProductRule):
     features = 1
 
-    def settle(self, call: Call) -> None:
-        """Nothing is made: norms and sums follow from input and output gradient."""
-
-    def squared_norms(self, call: Call) -> dict[str, Tensor]:
-        out = {}
-        if "weight" in call.names:
-            call.way = way_of(call)
-            out["weight"] = self._weight_squares(call, call.way)
-        if "bias" in call.names:
-            call.kept["bias"] = _bias(call)
-            out["bias"] = square_sum(call.kept["bias"])
-        return out
-
-    def _weight_squares(self, call: Call, way: Way) -> Tensor:
+    def weight_squares(self, call: Call) -> Tensor:
         layer: Conv = call.module  # type: ignore[assignment]
+        call.way = way = way_of(call)
         sizes, groups, records = Sizes.of(call), layer.groups, call.back.shape[0]
         kept: Tensor | None = None
         if way.how == "keep":
@@ -266,23 +254,7 @@ class ConvolutionRule(Rule):
             squares.append(by_group.reshape(g.shape[0], groups).sum(dim=1))
         return torch.cat(squares)
 
-    def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        layer: Conv = call.module  # type: ignore[assignment]
-        out = {}
-        if "weight" in call.names:
-            kept = call.kept.pop("weight", None)
-            if kept is None:
-                out["weight"] = self._weight_sum(call, weights)
-            else:
-                made = weighted_rows(kept.reshape(weights.shape[0], -1), weights)
-                out["weight"] = _as_weight(layer, made, call.way.whole)[0]
-        if "bias" in call.names:
-            each = call.kept.pop("bias", None)
-            each = _bias(call) if each is None else each
-            out["bias"] = weighted_rows(each, weights)
-        return out
-
-    def _weight_sum(self, call: Call, weights: Tensor) -> Tensor:
+    def weight_sum(self, call: Call, weights: Tensor) -> Tensor:
         """The ordinary weight gradient of the batch, each record weighted."""
         layer: Conv = call.module  # type: ignore[assignment]
         none = [0] * len(layer.kernel_size)
@@ -310,25 +282,20 @@ class ConvolutionRule(Rule):
         assert total is not None
         return total
 
+    def in_order(self, call: Call, kept: Tensor) -> Tensor:
+        return _as_weight(call.module, kept, call.way.whole)[0]  # type: ignore[arg-type]
+
+    def weight(self, call: Call) -> Tensor:
+        layer: Conv = call.module  # type: ignore[assignment]
+        whole = Sizes.of(call).whole
+        parts = list(_gradients(layer, exact(call.inputs[0]), exact(call.back), whole))
+        return _as_weight(layer, torch.stack(parts, dim=1), whole)
+
+    def bias(self, call: Call) -> Tensor:
+        return exact(call.back).flatten(2).sum(dim=2)
+
     def term_norms(self, call: Call) -> dict[str, Tensor]:
         layer: Conv = call.module  # type: ignore[assignment]
         a, g = square_sum(_padded(layer, exact(call.inputs[0]))).sqrt(), square_sum(exact(call.back)).sqrt()
         sizes = {"weight": a * g * prod(layer.kernel_size) ** 0.5, "bias": g * call.back[0, 0].numel() ** 0.5}
         return {name: sizes[name] for name in call.names}
-
-    def per_record(self, call: Call) -> dict[str, Tensor]:
-        layer: Conv = call.module  # type: ignore[assignment]
-        out = {}
-        if "weight" in call.names:
-            whole = Sizes.of(call).whole
-            a, g = exact(call.inputs[0]), exact(call.back)
-            parts = list(_gradients(layer, a, g, whole))
-            out["weight"] = _as_weight(layer, torch.stack(parts, dim=1), whole)
-        if "bias" in call.names:
-            out["bias"] = _bias(call)
-        return out
-
-
-def _bias(call: Call) -> Tensor:
-    """Each record's bias gradient."""
-    return exact(call.back).flatten(2).sum(dim=2)

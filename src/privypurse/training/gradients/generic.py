@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.numerics import exact
 from privypurse.training.gradients.rule import Call, Rule
-from privypurse.training.isolation.layers import complaint
 
 _RECURRENT = {
     *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
@@ -73,29 +72,22 @@ def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:
         )
 
 
-def require_generic(layer: nn.Module, name: str) -> None:
-    """Raise for a layer that cannot be run again one record at a time."""
-    for inner_name, inner in layer.named_modules():
-        why = complaint(inner)
-        if why is not None:
-            raise InvalidInput(f"layer {_path(name, inner_name)} ({type(inner).__name__}): {why}")
+def require_no_draws(layer: nn.Module, name: str) -> None:
+    """Raise for a layer that draws random numbers, which cannot be run again one record at a time."""
     drawing = draws_inside(layer)
     if drawing is None:
         return
     inner_name, inner, rate = drawing
+    where = ".".join(part for part in (name, inner_name) if part) or "model"
     attends = any(isinstance(each, nn.MultiheadAttention) for each in layer.modules())
     bare = any(parameter.requires_grad for parameter in layer.parameters(recurse=False)) and inner is not layer
     raise InvalidInput(
-        f"layer {_path(name, inner_name)} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
+        f"layer {where} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
         f"{type(layer).__name__}, which no per-record rule knows; set its dropout to 0, or split it into "
         "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)."
         + (" privypurse.fix(model) does so for MultiheadAttention." if attends else "")
         + (" A bare nn.Parameter beside such layers needs a leading dimension of 1: (1, …)." if bare else "")
     )
-
-
-def _path(outer: str, inner: str) -> str:
-    return ".".join(part for part in (outer, inner) if part) or "model"
 
 
 def draws_inside(layer: nn.Module) -> tuple[str, nn.Module, float] | None:

@@ -93,7 +93,7 @@ def from_made(squares: Tensor, inputs: Tensor, outputs: Tensor, tokens: int, use
 
 
 def weighted_total(values: Tensor, weights: Tensor) -> Tensor:
-    """Σ weight · value over records. Weight 0 leaves a record out even where its value is not finite (rule 12)."""
+    """Σ weight · value over records. Weight 0 leaves a record out even where its value is not finite."""
     each = spread(weights, values)
     total = torch.promote_types(values.dtype, weights.dtype)
     return torch.where(each == 0, 0.0, values * each).sum(dim=0, dtype=total)

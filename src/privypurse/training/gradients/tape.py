@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.bare import BARE, is_bare
-from privypurse.training.gradients.generic import GENERIC, require_generic
+from privypurse.training.gradients.generic import GENERIC, require_no_draws
 from privypurse.training.gradients.rule import RULES, Call, Rule
-from privypurse.training.isolation.layers import complaint
+from privypurse.training.isolation.graph import nodes
+from privypurse.training.isolation.layers import require_known_apart
+from privypurse.training.isolation.replacing import detached
 from privypurse.training.keying import keyed, seeds
 
 
@@ -91,15 +93,17 @@ class Tape:
 
 def watched_layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule]]:
     """The layers to be watched: each handled by its rule, or as a whole where no rule knows it."""
-    why = complaint(model)
-    if why is not None:
-        raise InvalidInput(f"layer {prefix or 'model'} ({type(model).__name__}): {why}")
-    whole = parametrize.is_parametrized(model)  # its weight is made of what lies in modules inside
+    require_known_apart([("", model)], prefix)
+    rule = RULES.get(type(model))
+    # The weight of a parametrised layer is made of what lies in modules inside.
+    whole = parametrize.is_parametrized(model) or (rule is not None and rule.whole_module)
     own = [parameter for parameter in model.parameters(recurse=whole) if parameter.requires_grad]
     if own:
-        rule = RULES.get(type(model)) or (BARE if is_bare(model, own) else GENERIC)
+        rule = rule or (BARE if is_bare(model, own) else GENERIC)
+        if rule.whole_module:
+            require_known_apart(model.named_modules(), prefix)
         if rule is GENERIC:
-            require_generic(model, prefix)
+            require_no_draws(model, prefix)
         yield prefix, model, rule
         if rule.whole_module:
             return
@@ -173,7 +177,7 @@ class Recorder:
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
             _refuse_packed(module, inputs)
-            call = Call(module, rule, names, tree_map(_detached, tuple(inputs)), options, open=tape.open)
+            call = Call(module, rule, names, tree_map(detached, tuple(inputs)), options, open=tape.open)
             tape.calls.append(call)
             several = output if isinstance(output, tuple) else (output,)
             count = 2 if isinstance(module, nn.LSTMCell) else 1  # outputs that are watched
@@ -215,17 +219,10 @@ class Recorder:
     def refuse_strangers(self, output: Any) -> None:
         """Raise if a gradient would go to a tensor that the model does not hold as a parameter to be trained."""
         ours = {id(anchor) for anchor in self._anchors.values()}
-        waiting = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-        seen: set[Any] = set()
-        while waiting:
-            node = waiting.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
+        for node in nodes(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)):
             leaf = getattr(node, "variable", None)  # where gradients are accumulated
             if leaf is not None and id(leaf) not in ours:
                 raise InvalidInput(f"a tensor of shape {tuple(leaf.shape)} {_STRANGER}")
-            waiting += [following for following, _ in node.next_functions]
 
     def remembered(self) -> Callable[[], None]:
         """Gives what puts buffers and parameters back to what they are now: for a forward pass that is taken back."""
@@ -272,10 +269,6 @@ def _kept_secret(key: bytes, device: torch.device) -> Iterator[None]:
                 "the forward pass seeded torch's generator: masks and noise go by row, and rows by who was drawn, so "
                 "with numbers that somebody knows one absence would change everybody's. Take torch.manual_seed out"
             )
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import nn
+
+from privypurse.errors import InvalidInput
 
 _OLD = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
 
 
-def complaint(layer: nn.Module) -> str | None:
+def require_known_apart(layers: Iterable[tuple[str, nn.Module]], prefix: str) -> None:
+    """Raise for a layer, by its name behind ``prefix``, that cannot be trained privately."""
+    for name, layer in layers:
+        why = _complaint(layer)
+        if why is not None:
+            where = ".".join(part for part in (prefix, name) if part) or "model"
+            raise InvalidInput(f"layer {where} ({type(layer).__name__}): {why}")
+
+
+def _complaint(layer: nn.Module) -> str | None:
     """Why this layer cannot be trained privately, if so."""
     learns = any(parameter.requires_grad for parameter in layer.parameters())
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import types
 from collections import deque
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.keying import GENERATORS
+from privypurse.training.keying import GENERATORS, state_of
 
 _DEEPEST = 12  # containers inside of containers, and objects inside of objects
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -49,7 +48,8 @@ class Memory:
             self.leaves[path] = copied = value.copy()
             self._arrays.append((value, copied))
         elif isinstance(value, GENERATORS):
-            self.leaves[path] = _state(value)
+            state = state_of(value)
+            self.leaves[path] = state if isinstance(state, Tensor) else repr(state)
         else:
             self._inside(value, path, depth)
 
@@ -99,15 +99,6 @@ class Memory:
         return sorted(
             name for name in names if not _alike(self.leaves.get(name, missing), other.leaves.get(name, missing))
         )
-
-
-def _state(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state()
-    if isinstance(generator, random.Random):
-        return repr(generator.getstate())
-    bits = generator.bit_generator if isinstance(generator, np.random.Generator) else generator
-    return repr(bits.state if isinstance(generator, np.random.Generator) else generator.get_state())
 
 
 def _alike(one: Any, other: Any) -> bool:

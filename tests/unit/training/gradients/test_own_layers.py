@@ -79,6 +79,33 @@ def test_a_registered_rule_gives_what_autograd_gives_one_record_at_a_time(frozen
     check_rule(Mixture(), torch.randn(5, 3, 4))
 
 
+class Block(nn.Module):
+    """All that it trains lies in layers inside."""
+
+    def __init__(self, *inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(nn.Linear(4, 4, bias=False), *inside)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inside(x)
+        return result
+
+
+class BlockRule(Rule):
+    whole_module = True
+
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        return {"inside.0.weight": torch.einsum("bi,bj->bij", call.back, call.inputs[0])}
+
+
+def test_a_rule_may_answer_for_all_that_is_inside() -> None:
+    handles(Block)(BlockRule)
+    assert [type(rule) for _, _, rule in Recorder(Block()).layers] == [BlockRule]
+    check_rule(Block(), torch.randn(5, 4))
+    with pytest.raises(pp.InvalidInput, match=r"layer inside.1 \(BatchNorm1d\): it normalises over the batch"):
+        Recorder(Block(nn.BatchNorm1d(4)))
+
+
 class TooSmall(MixtureRule):
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         return {name: value * 0.999 for name, value in super().squared_norms(call).items()}

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from privypurse.errors import InvalidInput
+from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.tracking.states import Drawn, Places, Rows, State, Total
 
 MEND = (
@@ -111,22 +112,15 @@ def own_counts(places: Places, like: Tensor) -> Tensor | int:
 
 def _require_own_graph(losses: Tensor) -> None:
     """Raise if the losses hang on a parameter outside of the model, or on a backward pass that nobody knows."""
-    waiting, seen = [losses.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, _OURS):
-            continue
+    for node in nodes([losses], until=_OURS):
+        name = node.name()
         if isinstance(node, BackwardCFunction):
             raise InvalidInput(
-                f"the loss goes through an autograd.Function of its own ({node.name()}), and whether its backward "
+                f"the loss goes through an autograd.Function of its own ({name}), and whether its backward "
                 "pass keeps records apart cannot be seen; write it in torch's operations, or put it into the model"
             )
-        if node.name() == "torch::autograd::AccumulateGrad":
+        if name == "torch::autograd::AccumulateGrad":
             raise InvalidInput(FOREIGN)
-        waiting += [following for following, _ in node.next_functions]
 
 
 FOREIGN = (

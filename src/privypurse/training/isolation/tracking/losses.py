@@ -45,8 +45,8 @@ def _each(op: Operation, given: dict[str, Any]) -> Tensor:
 
 def by_entry(op: Operation) -> Known:
     """Losses of each entry by itself: mse_loss, binary_cross_entropy …"""
-    given = _given(op)
-    return _finished(op, given, _each(op, given), aligned(op, list(op.tensors())))
+    given, state = _given(op), aligned(op, list(op.tensors()))
+    return _finished(op, given, _each(op, given), state)
 
 
 def by_row(op: Operation) -> Known:
@@ -90,7 +90,7 @@ def _finished(op: Operation, given: dict[str, Any], losses: Tensor, state: Rows)
 
 
 def _require_gradient(op: Operation, losses: Tensor) -> None:
-    """A loss without a gradient is only looked at."""
+    """A loss without a gradient is only read."""
     if not (torch.is_grad_enabled() and losses.requires_grad):
         raise op.refusal("goes over records")
 

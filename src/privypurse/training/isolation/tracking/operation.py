@@ -97,8 +97,8 @@ class Operation:
         if torch.is_grad_enabled() and any(value.requires_grad for value in self.public()):
             raise InvalidInput(FOREIGN)
 
-    def looked_at(self, refusal: InvalidInput) -> Known:
-        """What may be looked at, but not be trained on: raises where a gradient would go through."""
+    def only_read(self, refusal: InvalidInput) -> Known:
+        """What may be read, but not be trained on: raises where a gradient would go through."""
         if self.name.startswith("register"):
             raise refusal  # a hook may change what comes back
         found = self.result if isinstance(self.result, list | tuple) else (self.result,)

@@ -122,7 +122,7 @@ class Total:
 
 @dataclass(frozen=True, eq=False)
 class Mixed:
-    """Made of several records, by ``origin``: to be looked at, but not to be trained on."""
+    """Made of several records, by ``origin``: to be read, but not to be trained on."""
 
     origin: str
 

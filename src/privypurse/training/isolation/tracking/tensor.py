@@ -3,7 +3,7 @@
 Every tensor of the loader's batch and of the model's output knows what its rows are (`states`). Operations that are
 known to keep records apart pass (`table`); the only crossing of the record dimension is a sum or mean of what has a
 gradient, which gives a total (`crossing`); totals can be added and be multiplied by constants. Whatever else goes
-over records, and whatever is not known, has no way back to the model: without a gradient it may be looked at (an
+over records, and whatever is not known, has no way back to the model: without a gradient it may be read (an
 accuracy, a printed loss), with one it is refused. So nothing depends on what the labels hold, only on how the loss is
 written.
 """
@@ -92,7 +92,7 @@ def _follow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         try:
             return _known(_by_rule(op))
         except InvalidInput as refusal:
-            return _known(op.looked_at(refusal))  # as long as no gradient goes through it
+            return _known(op.only_read(refusal))  # as long as no gradient goes through it
 
 
 def _known(found: Known) -> Any:

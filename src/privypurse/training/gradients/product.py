@@ -1,0 +1,60 @@
+"""What linear layers and convolutions share: a weight that multiplies, a bias that is added."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from privypurse.training.gradients.numerics import square_sum, weighted_rows
+from privypurse.training.gradients.rule import Call, Rule
+
+
+class ProductRule(Rule):
+    """Norms and sums from the layer's input and its output's gradient, mostly without each record's gradient."""
+
+    def settle(self, call: Call) -> None:
+        """Nothing is made before it is asked for."""
+
+    @abstractmethod
+    def weight_squares(self, call: Call) -> Tensor:
+        """The squared norm of every record's weight gradient; where that was made, it may be kept."""
+
+    @abstractmethod
+    def weight_sum(self, call: Call, weights: Tensor) -> Tensor:
+        """The weighted sum of weight gradients that were not kept."""
+
+    @abstractmethod
+    def in_order(self, call: Call, kept: Tensor) -> Tensor:
+        """One weight gradient, flat and in the order in which they are kept, as the layer's weight has it."""
+
+    @abstractmethod
+    def weight(self, call: Call) -> Tensor:
+        """Every record's weight gradient."""
+
+    @abstractmethod
+    def bias(self, call: Call) -> Tensor:
+        """Every record's bias gradient. Tokens or places are added first, in norm and sum alike: they may cancel."""
+
+    def squared_norms(self, call: Call) -> dict[str, Tensor]:
+        out = {}
+        if "weight" in call.names:
+            out["weight"] = self.weight_squares(call)
+        if "bias" in call.names:
+            call.kept["bias"] = self.bias(call)
+            out["bias"] = square_sum(call.kept["bias"])
+        return out
+
+    def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
+        out, kept = {}, call.kept
+        if "weight" in kept:
+            out["weight"] = self.in_order(call, weighted_rows(kept.pop("weight").flatten(1), weights))
+        elif "weight" in call.names:
+            out["weight"] = self.weight_sum(call, weights)
+        if "bias" in call.names:
+            out["bias"] = weighted_rows(kept.pop("bias") if "bias" in kept else self.bias(call), weights)
+        return out
+
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        full = {"weight": self.weight, "bias": self.bias}
+        return {name: full[name](call) for name in call.names}
