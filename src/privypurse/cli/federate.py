@@ -264,6 +264,7 @@ def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) 
     except ModuleNotFoundError:
         raise pp.PrivyPurseError("--flower needs Flower: pip install 'privypurse[federated]'") from None
     from privypurse.federated import engine, silos, trials
+    from privypurse.runs.folder import RunFolder
 
     federation = silos.federation(options.data)
     terms = trials.terms_of(setting, federation, adversary=options.adversary)
@@ -275,4 +276,5 @@ def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) 
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.out or Path(temporary)
         trial = engine.run(options.data, options.preferences, terms, folder, seed=0, told=told)
+        RunFolder.begin(folder, "federate").add_all()  # books are each silo's own, and these runs are seeded
     _show(trial, console, " on Flower")

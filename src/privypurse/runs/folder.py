@@ -97,6 +97,13 @@ class RunFolder:
             _write(self.path / place, msgspec.json.format(listing, indent=1).decode() + "\n")
             (self.path / place).chmod(mode)
 
+    def add_all(self) -> None:
+        """List every file that lies in the folder or below it, as internal."""
+        for file in sorted(self.path.rglob("*")):
+            name = file.relative_to(self.path).as_posix()
+            if file.is_file() and name not in (INTERNAL_LIST, PUBLIC_LIST):
+                self.add(name, None)
+
 
 def check_free(path: Path, *names: str, mend: str = "") -> None:
     """Raise unless a run can be written there without destroying one, which would have these files at its end."""

@@ -6,6 +6,7 @@ import json
 import pytest
 
 import privypurse as pp
+from privypurse import cli
 from privypurse.runs.folder import File, RunFolder, check_free
 
 
@@ -54,6 +55,37 @@ def test_a_file_that_lies_there_already_is_listed_and_hidden(folder):
     opened.add("books/0", None)
     assert set(RunFolder.open(folder).files) == {"plan.json", "model.pt", "books/0"}
     assert (folder / "books" / "0").stat().st_mode & 0o077 == 0
+
+
+def test_everything_that_lies_there_can_be_listed_and_listed_again(tmp_path):
+    for name in ("0/book", "1/book", "notes"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("kept", encoding="utf-8")
+    for changed in ("first", "second"):  # a run that goes on
+        (tmp_path / "0/book").write_text(changed, encoding="utf-8")
+        RunFolder.begin(tmp_path, "federate").add_all()
+        files = RunFolder.open(tmp_path).files
+        assert {name: file.public for name, file in files.items()} == dict.fromkeys(
+            ("0/book", "1/book", "notes"), False
+        )
+
+
+@pytest.mark.needs("flower")
+def test_books_of_a_federation_are_internal_files_of_a_run(tmp_path, monkeypatch):
+    from privypurse.federated import engine
+
+    def train(data, preferences, terms, folder, **options):
+        (folder / "0").mkdir()
+        (folder / "0" / "book").write_text("spent", encoding="utf-8")
+
+    monkeypatch.setattr(engine, "run", train)
+    monkeypatch.setattr(cli.federate, "_show", lambda *arguments: None)
+    assert cli.main(["federate", "adult", "--flower", "--out", str(tmp_path / "kept")]) == 0
+    opened = RunFolder.open(tmp_path / "kept")
+    assert (opened.command, [(name, file.public) for name, file in opened.files.items()]) == (
+        "federate",
+        [("0/book", False)],
+    )
 
 
 @pytest.mark.parametrize("name", ["plan.json", "model.pt"])
