@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.odometer import Odometer
+from privypurse.accounting.step_filter import StepFilter
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.models import TramerBoneh
 from privypurse.training.gradients import recorded
@@ -51,37 +51,37 @@ def seconds(work: Callable[[], object], repeats: int = 7, times: int = 1) -> flo
 
 
 def million(console: Console) -> None:
-    people, levels = 1_000_000, 100
+    people, grid_size = 1_000_000, 100
     generator = np.random.default_rng(0)
     rate, noise = np.array([0.0005, 0.001, 0.002]), np.full(3, 1.0)
     epsilon, delta = np.array([1.0, 2.0, 3.0]), np.full(3, 1e-6)
     level_of = generator.integers(0, 3, people).astype(np.uint8)
     shares = generator.random(people) ** 3
-    purses = LevelFilter(rate, noise, epsilon, delta, level_of, levels)
-    plain = Odometer(rate, noise, level_of, levels=levels)
-    filtered = Odometer(rate, noise, level_of, levels=levels, purses=purses)
-    counted = Odometer(rate, noise, level_of, levels=levels)
-    filtered.look(shares, filtering=True)
+    purses = StepFilter(rate, noise, epsilon, delta, level_of, grid_size)
+    plain = Odometer(rate, noise, level_of, grid_size=grid_size)
+    filtered = Odometer(rate, noise, level_of, grid_size=grid_size, purses=purses)
+    counted = Odometer(rate, noise, level_of, grid_size=grid_size)
+    filtered.new_norms(shares, filtering=True)
 
     def one_step_and_write(odometer: Odometer) -> None:
         odometer.advance()
         odometer.settle()
 
-    def look_at_every_step() -> None:
-        counted.look(shares)
+    def norms_at_every_step() -> None:
+        counted.new_norms(shares)
         counted.advance()
 
-    table = Table(title=f"{people:,} people, {levels} levels, milliseconds")
+    table = Table(title=f"{people:,} people, {grid_size} grid norms, milliseconds")
     table.add_column("what")
     table.add_column("ms", justify="right")
     for what, work in (
         ("charge everyone for a step (written down with the next norms)", plain.advance),
         ("charge a step and write it down at once", lambda: one_step_and_write(plain)),
         ("the same under the filter", lambda: one_step_and_write(filtered)),
-        ("new norms at every single step (K = 1), charged and written down", look_at_every_step),
+        ("new norms at every single step (K = 1), charged and written down", norms_at_every_step),
         (
-            "new norms under the filter: levels, steps allowed, last drop",
-            lambda: filtered.look(shares, filtering=True),
+            "new norms under the filter: grid norms, steps allowed, last drop",
+            lambda: filtered.new_norms(shares, filtering=True),
         ),
     ):
         table.add_row(what, f"{1e3 * seconds(work, 5, 32):.3f}")

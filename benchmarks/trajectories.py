@@ -29,8 +29,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.pure_filters import equal_steps
 from privypurse.accounting import PLD, RDP, Composed, SampledGaussian, conversion, sampled_gaussian, trajectories
-from privypurse.accounting.pure_filter import equal_steps
 from privypurse.arrays import FloatArray, IntArray
 
 LEVELS, BATCH, EPOCHS, STEPS, DELTA, EPSILON = 100, 1024, 100, 5860, 1e-5, 2.4

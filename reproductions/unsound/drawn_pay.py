@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
+from privypurse._validate import real
 from privypurse.accounting import PLD, RDP, Composed, Progress, Release, SampledGaussian, SampledRound
 from privypurse.arrays import AnyArray, FloatArray, frozen
-from privypurse.assignment.base import levels_of
-from privypurse.assignment.rounds import AdaPdp, PdpSgd, Sampling, check_epochs
+from privypurse.assignment.rounds import AdaPdp, PdpSgd, Sampling
 from privypurse.assignment.threshold import Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput
@@ -78,7 +78,7 @@ class Published(Schedule):
                 )
                 if progress:
                     progress(level + 1, found.size)
-            self._spent.append(frozen(found))
+            self._spent[0] = frozen(found)
         return self._spent[0]
 
     def _never_luckier(self, budget: float) -> Composed:
@@ -126,10 +126,10 @@ def published(
     """
     if not isinstance(budgets, Budgets):
         raise InvalidInput(f"budgets must be a Budgets, not {type(budgets).__name__}")
-    check_epochs(epochs)
+    real(epochs, "epochs", above=0)
     if not isinstance(method, PdpSgd | AdaPdp | Sampling):
         raise InvalidInput(f"only threshold sampling was published that way, not {method!r}")
-    levels, level_of = levels_of(budgets)
+    levels, level_of = budgets.levels()
     left = levels.epsilon[level_of]
     rounds: list[Round] = []
     drawn: list[AnyArray] = []

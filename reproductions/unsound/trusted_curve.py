@@ -13,8 +13,9 @@ import numpy as np
 
 from privypurse.accounting import CertifiedTable, SampledGaussian, accountant_named
 from privypurse.assignment import curve_fit
-from privypurse.assignment.base import Assignment, Levels, Means
+from privypurse.assignment.base import Assignment, Calibrator
 from privypurse.assignment.sample import solved_noise
+from privypurse.budgets.levels import Levels
 from privypurse.federated.terms import Terms
 
 
@@ -24,9 +25,9 @@ class TrustedCurve:
 
     name: ClassVar[str] = "curve-fit-as-published"
 
-    def assign(self, levels: Levels, means: Means) -> Assignment:
-        given, steps = means.shape.noise_multiplier, means.shape.steps
-        sigma = solved_noise(levels, means) if given is None else given
+    def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
+        given, steps = calibrator.shape.noise_multiplier, calibrator.shape.steps
+        sigma = solved_noise(levels, calibrator) if given is None else given
         rate = np.empty(levels.epsilon.size)
         for delta in np.unique(levels.delta):
             rows = levels.delta == delta
@@ -35,7 +36,7 @@ class TrustedCurve:
         return Assignment(
             noise_multiplier=sigma,
             rate=rate,
-            clip_norm=np.full(rate.size, means.shape.clip_norm),
+            clip_norm=np.full(rate.size, calibrator.shape.clip_norm),
             capped=rate >= 1.0,
             from_budgets=given is None,
             keeps_budgets=False,

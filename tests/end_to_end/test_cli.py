@@ -145,15 +145,18 @@ BAD = {
     ),
     "negative level": (
         ["plan", "people.csv", "--level", "consent", "--levels", "strict=-1,medium=2,relaxed=3"],
-        ["'strict'", "-1", "positive"],
+        ["'strict'", "above 0, not -1.0"],
     ),
     "two budgets of one": (["plan", "twice.csv", "--person", "name"], ["person bo", "epsilon"]),
     "delta": (["plan", "people.csv", "--delta", "2"], ["delta", "2.0", "between 0 and 1"]),
     "delta column": (["plan", "people.csv", "--delta", "nothing"], ["'nothing'", "no column"]),
-    "steps": (["plan", "people.csv", "--steps", "0"], ["steps is 0", "at least 1"]),
+    "steps": (["plan", "people.csv", "--steps", "0"], ["steps must be", "at least 1, not 0"]),
     "batch size": (["plan", "people.csv", "--batch-size", "6"], ["batch_size is 6", "only 5 people", "lower it"]),
-    "clip norm": (["plan", "people.csv", "--clip-norm", "nan"], ["clip_norm is nan", "finite and positive"]),
-    "noise": (["plan", "people.csv", "--noise-multiplier", "-1"], ["noise_multiplier is -1.0"]),
+    "clip norm": (
+        ["plan", "people.csv", "--clip-norm", "nan"],
+        ["clip_norm must be a finite number", "not nan"],
+    ),
+    "noise": (["plan", "people.csv", "--noise-multiplier", "-1"], ["noise_multiplier must be", "above 0, not -1.0"]),
     "threshold": (["plan", "people.csv", "--threshold", "1"], ["--threshold", "exclude"]),
     "nobody left": (
         ["plan", "people.csv", "--method", "exclude", "--threshold", "9"],

@@ -4,11 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from benchmarks.pure_filters import equal_steps, published_budget, rogers_continues
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from privypurse.accounting.pure_filter import PureDPFilter, equal_steps, published_budget, rogers_continues
+from privypurse.accounting.pure_filter import PureDPFilter
 from privypurse.errors import InvalidInput, PrivyPurseError
 
 PURSES = [(0.1, 1e-5), (0.5, 1e-3), (1.0, 1e-5), (2.0, 1e-6), (5.0, 1e-9), (1.0, 1e-2)]

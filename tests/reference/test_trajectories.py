@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privypurse.accounting import PLD, Composed, SampledGaussian, gdp, loss_distribution, trajectories
+from privypurse.accounting.spectra import Folded, Logarithms, Spectra, first_below
 from privypurse.errors import InvalidInput, Unsupported
 
 DELTAS = st.sampled_from([1e-3, 1e-5, 1e-7])
@@ -192,7 +193,7 @@ def test_what_cannot_be_answered_is_refused():
         trajectories.epsilons(np.array([[1.5]]), 0.1, np.array([1.0]), 1e-5)
     with pytest.raises(InvalidInput, match="0 or more"):
         trajectories.epsilons(np.array([[-1]]), 0.1, np.array([1.0]), 1e-5)
-    with pytest.raises(InvalidInput, match="levels"):
+    with pytest.raises(InvalidInput, match="kinds of step"):
         trajectories.epsilons(good, 0.1, np.array([1.0, 2.0]), 1e-5)
     with pytest.raises(InvalidInput, match="positive"):
         trajectories.epsilons(good, 0.1, np.array([math.nan]), 1e-5)
@@ -232,13 +233,13 @@ def test_optimistic_rounding_is_caught(monkeypatch):
 
 def spectra_of(sigma, rate, step, length, precision=np.float64, count=1):
     losses = loss_distribution.sampled_gaussian(rate, sigma, step, count)[0]
-    folded = trajectories._Folded.of(losses, length)
-    return trajectories._Spectra.of([folded], step, length, precision)
+    folded = Folded.of(losses, length)
+    return Spectra.of([folded], step, length, precision)
 
 
 def delta_at_zero(spectra, count, last=None):
     last = spectra.edges[-1] if last is None else last
-    logs = trajectories._Logarithms.of(spectra, int(last))
+    logs = Logarithms.of(spectra, int(last))
     curve, rounding = logs.deltas(np.array([[float(count)]]), int(last), 2 * (spectra.weight.size - 1))
     return curve[0], rounding[0]
 
@@ -261,7 +262,7 @@ def test_losses_above_a_narrow_window_are_added(length):
 def test_a_window_that_was_planned_too_short_is_still_an_upper_bound(monkeypatch, rate, sigma, count, delta):
     """An eighth of the window: much of the loss lies above it, and what Chernoff says of that is in the answer."""
     below = peer([count], rate, [sigma], delta, pessimistic=False)
-    planned = trajectories._plan
+    planned = trajectories._grid
 
     def shortened(*arguments):
         total, window, *others = planned(*arguments)
@@ -270,10 +271,10 @@ def test_a_window_that_was_planned_too_short_is_still_an_upper_bound(monkeypatch
     def found():
         return float(trajectories.epsilons(np.array([[count]]), rate, np.array([sigma]), delta)[0])
 
-    monkeypatch.setattr(trajectories, "_plan", shortened)
+    monkeypatch.setattr(trajectories, "_grid", shortened)
     assert found() >= below
     # The broken twin: the tail is not added.
-    monkeypatch.setattr(trajectories._Spectra, "above", lambda self, counts: np.zeros(counts.shape[0]))
+    monkeypatch.setattr(Spectra, "above", lambda self, counts: np.zeros(counts.shape[0]))
     assert found() < below
 
 
@@ -289,8 +290,8 @@ def test_what_left_out_frequencies_may_hide_is_in_the_answer(monkeypatch, sigma,
     monkeypatch.setattr(trajectories, "_TOO_LOOSE", 1.0)
     assert found() >= exact
     # The broken twin: frequencies are left out and nothing is added for them.
-    cut = trajectories._Spectra.cut
-    monkeypatch.setattr(trajectories._Spectra, "cut", lambda *some: (cut(*some)[0], np.zeros(some[1].shape[0])))
+    cut = Spectra.cut
+    monkeypatch.setattr(Spectra, "cut", lambda *some: (cut(*some)[0], np.zeros(some[1].shape[0])))
     assert found() < exact
 
 
@@ -336,7 +337,7 @@ def test_chords_are_taken_in_e_to_the_epsilon():
     grid = np.arange(4) * 0.5
     bound = np.maximum(1 - np.exp(grid - 1.0), 0.0)[None]
     wanted = np.array([0.2])
-    ours = float(trajectories._first_below(bound, wanted, 0.5)[0])
+    ours = float(first_below(bound, wanted, 0.5)[0])
     assert 1 - math.exp(ours - 1) <= 0.2 + 1e-12
     straight = 0.5 + 0.5 * (bound[0, 1] - 0.2) / (bound[0, 1] - bound[0, 2])
     assert 1 - math.exp(straight - 1) > 0.2

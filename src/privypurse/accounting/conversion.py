@@ -8,7 +8,7 @@ from privypurse.arrays import FloatArray
 def epsilon_from_rdp(rdp: FloatArray, orders: FloatArray, delta: FloatArray | float) -> FloatArray:
     """The best ε over all orders; ``rdp[..., k]`` is the cost at ``orders[k]``, ``delta`` broadcasts to the rest.
 
-    Canonne, Kamath & Steinke (2020), Proposition 12: ε = ρ + log((α-1)/α) - (log δ + log α)/(α-1).
+    Canonne, Kamath & Steinke (2020, arXiv 2004.00010), Proposition 12: ε = ρ + log((α-1)/α) - (log δ + log α)/(α-1).
     It never falls below about (log 1/δ - log α)/(α-1) at the largest order, even for ρ = 0; that keeps it
     continuous in ρ, which look-ups rely on.
 
@@ -21,6 +21,6 @@ def epsilon_from_rdp(rdp: FloatArray, orders: FloatArray, delta: FloatArray | fl
 
 
 def epsilon_from_rdp_mironov(rdp: FloatArray, orders: FloatArray, delta: FloatArray | float) -> FloatArray:
-    """Mironov (2017), Proposition 3: ε = ρ + log(1/δ)/(α-1). Looser; for comparison with the papers."""
+    """Mironov (2017, arXiv 1702.07476), Proposition 3: ε = ρ + log(1/δ)/(α-1). Looser; for comparison."""
     dlt = np.asarray(delta, dtype=np.float64)[..., None]
     return np.asarray((rdp - np.log(dlt) / (orders - 1.0)).min(axis=-1), dtype=np.float64)

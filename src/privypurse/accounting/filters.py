@@ -4,10 +4,12 @@ A filter adds up what each person's releases cost in one currency and lets nobod
 compared with what the person's (ε, δ) holds in that currency, fixed before the first release. Sound although the
 next release may depend on all earlier outputs, for three currencies:
 
-- "rdp": Rényi divergence at *one* order for each person, fixed beforehand (Feldman & Zrnic 2021, Theorem 4.3). Taking
-  the best order in the end is not sound: later releases may have been chosen by which order still had room.
+- "rdp": Rényi divergence at *one* order for each person, fixed beforehand (Feldman & Zrnic 2021, arXiv 2008.11193,
+  Theorem 4.3). Taking the best order in the end is not sound: later releases may have been chosen by which order
+  still had room.
 - "zcdp": ρ of zero-concentrated DP, which bounds every order at once (their Remark 4.4).
-- "gdp": μ² of Gaussian DP, for unsampled Gaussian releases (Smith & Thakurta 2022; Koskela, Tobaben & Honkela 2023).
+- "gdp": μ² of Gaussian DP, for unsampled Gaussian releases (Smith & Thakurta 2022, arXiv 2210.17520;
+  Koskela, Tobaben & Honkela 2023, arXiv 2209.15596).
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class GaussianCurrency:
 
 @dataclass(frozen=True)
 class ConcentratedCurrency:
-    """ρ of zero-concentrated DP: ratio²/2 for a Gaussian release, ε²/2 for a pure one (Bun & Steinke 2016)."""
+    """ρ of zero-concentrated DP (Bun & Steinke 2016, arXiv 1605.02065): ratio²/2 if Gaussian, ε²/2 if ε-DP."""
 
     name: str = "zcdp"
 
@@ -105,7 +107,7 @@ class RenyiCurrency:
         return renyi_purse(self.order, epsilon, delta)
 
     def gaussian(self, ratio: FloatArray) -> FloatArray:
-        """Mironov (2017), Proposition 7: α · ratio² / 2."""
+        """Mironov (2017, arXiv 1702.07476), Proposition 7: α · ratio² / 2."""
         return self.order * np.asarray(ratio, dtype=np.float64) ** 2 / 2 * _UP
 
     def pure(self, epsilon: float) -> FloatArray:
@@ -115,7 +117,8 @@ class RenyiCurrency:
 def renyi_purse(order: FloatArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
     """The Rényi divergence at this order from which (ε, δ) follows; 0 where none does.
 
-    Canonne, Kamath & Steinke (2020), Proposition 12, solved for ρ: ε - log((α-1)/α) + (log δ + log α)/(α-1).
+    Canonne, Kamath & Steinke (2020, arXiv 2004.00010), Proposition 12, solved for ρ: ε - log((α-1)/α) + (log δ + log
+    α)/(α-1).
     """
     held = epsilon - np.log1p(-1.0 / order) + (np.log(delta) + np.log(order)) / (order - 1.0)
     # Numbers of size ε and log(1/δ)/(α-1) are subtracted: lean down by more than their rounding.

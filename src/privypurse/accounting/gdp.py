@@ -21,9 +21,10 @@ _LOG_NDTR = 32 * _ULP  # relative error of SciPy's log_ndtr; the tests compare i
 def delta(mu: FloatArray | float, epsilon: FloatArray | float) -> FloatArray:
     """The δ(ε) of a μ-GDP mechanism, Φ(μ/2 - ε/μ) - e^ε·Φ(-μ/2 - ε/μ), never below the truth.
 
-    Balle & Wang (2018), Theorem 8; Dong, Roth & Su (2022), Corollary 2.13. Two bounds, of which the smaller counts:
-    the difference itself in logarithms, moved up by what their rounding may hide, and for small μ, where the terms
-    are nearly equal, a bound without a difference. Together they exceed the truth by less than 1e-5 of it.
+    Balle & Wang (2018, arXiv 1805.06530), Theorem 8; Dong, Roth & Su (2022, arXiv 1905.02383), Corollary 2.13. Two
+    bounds, of which the smaller counts: the difference itself in logarithms, moved up by what their rounding may
+    hide, and for small μ, where the terms are nearly equal, a bound without a difference. Together they exceed the
+    truth by less than 1e-5 of it.
     """
     m, e = np.broadcast_arrays(np.asarray(mu, dtype=np.float64), np.asarray(epsilon, dtype=np.float64))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
@@ -87,8 +88,8 @@ def mu(epsilon_: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
 def epsilon_from_zcdp(rho: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
     """(ε, δ) of any ρ-zCDP mechanism, at the best real order.
 
-    Canonne, Kamath & Steinke (2020), Proposition 12 with the curve αρ, minimised over a fine grid of orders:
-    each of them is a valid bound.
+    Canonne, Kamath & Steinke (2020, arXiv 2004.00010), Proposition 12 with the curve αρ, minimised over a fine grid
+    of orders: each of them is a valid bound.
     """
     r, d = np.broadcast_arrays(np.asarray(rho, dtype=np.float64), np.asarray(delta_, dtype=np.float64))
     log_d = np.log(d)[..., None]

@@ -1,11 +1,11 @@
-"""Certified tables: spent as a function of a rate or a clip norm, and its inverse.
+"""Accounting backwards: the sampling rate or the clip norm that an ε buys.
 
-Spent rises with a record's rate and with its clip norm. So a grid of points at which an accountant evaluated
-it gives safe answers everywhere, both ways: the ε of a parameter is at most that of the next larger point,
-and an ε buys the largest point that costs no more. Nothing between the points is believed (rule 4).
+What a record spends rises with its rate and with its clip norm. So points at which an accountant evaluated it give
+safe answers everywhere, both ways: the ε of a parameter is at most that of the next larger point, and an ε buys the
+largest point that costs no more. Nothing between the points is believed (rule 4: round toward privacy).
 
-Which points are evaluated for an ε follows from that ε, its δ and public constants alone, never from who else
-is in the data (rule 7): the nodes are fixed, and interpolation, which only guesses where to look, is local.
+Which points are evaluated for an ε follows from that ε, its δ and public constants alone, never from who else is in
+the data (rule 7): the nodes are fixed, and interpolation, which only guesses where to search, is local.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Inverse:
         slack: float,
         progress: Progress | None = None,
     ) -> None:
-        """``guide`` is a cheaper accountant that says where to look; ``slack`` the share of ε that may stay."""
+        """``guide`` is a quicker accountant that says where to search; ``slack`` the share of ε that may stay."""
         self._accountant, self._guide = accountant, guide or accountant
         self._release_at, self._axis = release_at, axis
         self._slack, self._progress = slack, progress

@@ -1,8 +1,8 @@
 """Privacy loss distributions on a grid: built pessimistically, composed by Fourier transform, read off as ε.
 
-Connect-the-dots (Doroshenko et al. 2022): the mass P and its counterpart Q of every loss between two grid points
-are split onto those two points so that both are kept. The split dominates the true pair, and is the best that
-does on this grid. What arithmetic may lose is counted in ``slop`` and taken off δ in the end.
+Connect-the-dots (Doroshenko et al. 2022, arXiv 2207.04380): the mass P and its counterpart Q of every loss between
+two grid points are split onto those two points so that both are kept. The split dominates the true pair, and is the
+best that does on this grid. What arithmetic may lose is counted in ``slop`` and taken off δ in the end.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ class LossDistribution:
             )
         spectrum = fft.rfft(self.mass.astype(precision), length)
         size = np.abs(spectrum)
-        # A transform is off by less than 4·log2(n) roundings of a mass of 1, and the power multiplies that.
-        unit = float(np.finfo(precision).eps) * 4 * math.log2(length)
-        weight = math.sqrt(2 * float(np.sum(np.minimum(size + unit, 1.0) ** (2 * count - 2))))
-        slop = (count + 2) * unit * weight
+        off = float(transform_error(length, precision))
+        weight = math.sqrt(2 * float(np.sum(np.minimum(size + off, 1.0) ** (2 * count - 2))))
+        slop = (count + 2) * off * weight  # the power multiplies what the transform is off by
         spectrum **= count
         mass = np.roll(fft.irfft(spectrum, length), -(first % length))[: last - first + 1]
         return LossDistribution(
@@ -66,7 +65,7 @@ class LossDistribution:
         size = self.mass.size + other.mass.size - 1
         length = fft.next_fast_len(size, real=True)
         spectrum = fft.rfft(self.mass.astype(precision), length) * fft.rfft(other.mass.astype(precision), length)
-        unit = float(np.finfo(precision).eps) * 4 * math.log2(length + 1)
+        off = float(transform_error(length + 1, precision))
         weight = math.sqrt(2 * float(np.sum(np.abs(spectrum) ** 2)))
         mass = np.maximum(fft.irfft(spectrum, length)[:size], 0.0).astype(np.float64)
         # Cut tails of less than _TAIL: the upper goes to infinity, the lower up to the first point that is kept.
@@ -80,7 +79,7 @@ class LossDistribution:
             lower=self.lower + other.lower + first,
             mass=mass[first : last + 1].copy(),
             infinity=self.infinity + other.infinity + cut,
-            slop=self.slop + other.slop + 4 * unit * weight + 2e-16,
+            slop=self.slop + other.slop + 4 * off * weight + 2e-16,
         )
 
     def mixed(self, rate: float) -> LossDistribution:
@@ -97,7 +96,8 @@ class LossDistribution:
         With P the outcome with the record and Q without it a round is P' = (1-π)Q + πP. Removing the record, ℓ = log
         P/Q becomes log(1 - π + π·e^ℓ), and δ'(ε) = π·δ(log(1 + (e^ε - 1)/π)). Adding it, ℓ = log Q/P becomes
         -log(1 - π + π·e^-ℓ), which an infinite loss does not make infinite. Both are pessimistic where this one is
-        (Zhu, Dong & Wang 2022, Theorem 11); what falls between grid points is split onto them, which is too.
+        (Zhu, Dong & Wang 2022, arXiv 2106.08567, Theorem 11); what falls between grid points is split onto them,
+        which is too.
         """
         if rate == 1:
             return self
@@ -142,6 +142,11 @@ class LossDistribution:
         # Within the cell below losses[place], δ(ε) = above - e^ε·counterpart: solved for ε.
         epsilon = pivot + math.log((above[place] - left) / counterpart[place])
         return max(0.0, min(epsilon, float(losses[place])))
+
+
+def transform_error(length: Any, precision: Any) -> Any:
+    """A transform of a mass of 1 over so many points is off by less than this: 4·log2(n) roundings."""
+    return float(np.finfo(precision).eps) * 4 * np.log2(length)
 
 
 def identity(step: float) -> LossDistribution:
@@ -242,17 +247,7 @@ def _chernoff_span(mass: AnyArray, count: int) -> tuple[int, int]:
     reach = []
     for sign in (-1.0, 1.0):
         best = math.inf
-        for order in (
-            gaussian,
-            gaussian / 2,
-            gaussian / 4,
-            heavy / 2,
-            heavy / 4,
-            heavy / 8,
-            heavy,
-            heavy / 16,
-            heavy / 40,
-        ):
+        for order in (*gaussian / np.array([1, 2, 4]), *heavy / np.array([2, 4, 8, 1, 16, 40])):
             exponent = log_mass + sign * order * (index - mean)
             peak = float(exponent.max())
             log_moment = peak + math.log(float(np.exp(exponent - peak).sum()))

@@ -1,8 +1,9 @@
-"""Odometer: what each person's steps cost, by how large their gradients really were (Yu et al. 2023, Algorithms 1-3).
+"""Odometer: what each person's steps cost, by how large their gradients really were.
 
-A person's gradient norm is looked at every few steps and rounded *up* to one of L levels, shares of their clip norm.
-Until the next look every step is charged at that level, whether the person was drawn or not (rule 1). The state is a
-count of steps for each person and level; what they cost is one matrix product.
+Yu et al. (2023, arXiv 2206.02617), Algorithms 1-3. A norm pass measures everyone's gradient every few steps, and
+rounds its norm *up* to one of a few *grid norms*, equal shares of their clip norm. Until the next pass every step is
+charged at that grid norm, whether the person was drawn or not (rule 1). The state is a count of steps for each person
+and grid norm; what they cost is one matrix product.
 """
 
 from __future__ import annotations
@@ -12,26 +13,30 @@ from typing import Any
 
 import numpy as np
 
+from privypurse._validate import integer
 from privypurse.accounting import conversion, sampled_gaussian, trajectories
 from privypurse.accounting.accountant import Progress
-from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.pld import PLD
 from privypurse.accounting.rdp import ORDERS
 from privypurse.accounting.releases import SampledGaussian
+from privypurse.accounting.step_filter import StepFilter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.errors import InvalidInput
 
 FOREVER = np.iinfo(np.int64).max
 _ELEMENTS = 2**24  # of counts that are turned into ε at once
 _UP = 1 + 1e-12
-_TOGETHER, _NEAR = 16, 2048  # looks, and people, that are written down together
+_PASSES = 16  # norm passes whose steps are added to the counts in one sweep
+_PEOPLE = 2048  # at a time in a sweep: so many counts stay in the processor's cache
 _MOST_STEPS = int(np.iinfo(np.uint32).max)  # that a count holds
 _MOST_WORST_CASES = 8  # of different (steps, δ): usually there is one
 
 
 def renyi_epsilons(counts: AnyArray, rate: float, noise_multipliers: FloatArray, delta: FloatArray) -> FloatArray:
-    """The ε of trajectories with counts[i, l] steps of SampledGaussian(rate, noise_multipliers[l]), the first costing
-    nothing: one matrix product, and the best order for each."""
+    """The ε of trajectories with counts[i, k] steps of SampledGaussian(rate, noise_multipliers[k]).
+
+    Steps of the first kind cost nothing. One matrix product, and the best order for each.
+    """
     rates = np.full(noise_multipliers.size - 1, rate)
     table = np.vstack([np.zeros(ORDERS.size), sampled_gaussian.rdp(rates, noise_multipliers[1:], ORDERS)])
     out = np.empty(counts.shape[0])
@@ -57,21 +62,21 @@ class Reading(StrEnum):
 
 _READINGS = {
     Reading.EXACT: (
-        "output-specific ε: what this one trajectory cost each person. Every step was clipped to the level that it "
-        "is charged at. It describes the run that happened; it limits nothing and is no guarantee."
+        "output-specific ε: what this one trajectory cost each person. Every step was clipped to the grid norm "
+        "that it is charged at. It describes the run that happened; it limits nothing and is no guarantee."
     ),
     Reading.ESTIMATE: (
-        "estimate of the output-specific ε: levels were looked at every few steps, and gradients may have grown in "
+        "estimate of the output-specific ε: norms were measured every few steps, and gradients may have grown in "
         "between. It describes the run that happened; it is neither a bound nor a guarantee."
     ),
 }
 
 
 class Odometer:
-    """Counts the steps of every person at every level of their gradient norm.
+    """Counts the steps of every person at every grid norm.
 
-    ``exact`` says whether training clips everybody to their level. Then each charge bounds its step, and with a
-    `LevelFilter` nobody overdraws their purse. What it shows is sensitive (rule 6): a person may see their own.
+    ``exact`` says whether training clips everybody to their grid norm. Then each charge bounds its step, and with a
+    `StepFilter` nobody overdraws their purse. What it shows is sensitive (rule 6): a person may see their own.
     """
 
     def __init__(
@@ -80,26 +85,24 @@ class Odometer:
         noise_multiplier: FloatArray,
         level_of: AnyArray,
         *,
-        levels: int = 100,
+        grid_size: int = 100,
         exact: bool = True,
-        purses: LevelFilter | None = None,
+        purses: StepFilter | None = None,
     ) -> None:
-        """``rate`` and ``noise_multiplier`` (noise over clip norm) are those of each plan level; ``level_of`` says
-        which plan level each person has."""
-        if isinstance(levels, bool) or not 1 <= levels <= 65_535:
-            raise InvalidInput(f"levels is {levels!r}; it must be a whole number from 1 to 65,535")
+        """``rate`` and ``noise_multiplier`` (noise over clip norm) are those of each level; ``level_of`` says which
+        level each person has."""
         if purses is not None and not exact:
-            raise InvalidInput("a filter needs every step clipped to its level: an estimate bounds nothing")
+            raise InvalidInput("a filter needs every step clipped to its grid norm: an estimate bounds nothing")
         self.rate, self.noise_multiplier = np.asarray(rate, np.float64), np.asarray(noise_multiplier, np.float64)
-        self.level_of, self.levels = level_of, levels
+        self.level_of, self.grid_size = level_of, integer(grid_size, "grid_size", most=65_535)
         self.reading = Reading.EXACT if exact else Reading.ESTIMATE
         self.purses = purses
         people = level_of.size
-        self._rows = np.arange(people, dtype=np.int64) * (levels + 1)
-        self._counts = np.zeros(people * (levels + 1), dtype=np.uint32)
+        self._rows = np.arange(people, dtype=np.int64) * (grid_size + 1)
+        self._counts = np.zeros(people * (grid_size + 1), dtype=np.uint32)
         self._unwritten: list[tuple[AnyArray, int]] = []
-        # Before the first look everyone is charged in full (Algorithm 1: Z = C).
-        self.level = np.full(people, levels, dtype=np.uint16)
+        # Before the first norm pass everyone is charged in full (Algorithm 1: Z = C).
+        self.grid_norm = np.full(people, grid_size, dtype=np.uint16)
         self.allowed = np.full(people, FOREVER, dtype=np.int64)
         self.last = np.zeros(people, dtype=np.uint16)
         self.elapsed, self._filtering, self._steps = 0, False, 0
@@ -108,26 +111,26 @@ class Odometer:
     def people(self) -> int:
         return int(self.level_of.size)
 
-    def look(self, shares: FloatArray, *, filtering: bool = False) -> None:
-        """New norms, as shares of each person's clip norm; whatever is no norm (negative, not finite) counts as 1.
+    def new_norms(self, shares: FloatArray, *, filtering: bool = False) -> None:
+        """What a norm pass found, as shares of each person's clip norm; what is no norm (negative, ∞) counts as 1.
 
-        With ``filtering`` each person may take ``allowed`` steps at their new level and one at ``last``, the largest
-        level that what is then left still pays for, and none after that until the next look. A filter that is once
+        With ``filtering`` each person may take ``allowed`` steps at their new grid norm and one at ``last``, the
+        largest that what is then left still pays for, and none after that until the next pass. A filter that is once
         at work stays at work.
         """
         if filtering and self.purses is None:
             raise InvalidInput("there is no filter to ask")
         if self._filtering and not filtering:
-            raise InvalidInput("a filter is at work: a look that does not ask it would let everyone overdraw")
+            raise InvalidInput("a filter is at work: norms that do not ask it would let everyone overdraw")
         if np.shape(shares) != (self.people,):
             raise InvalidInput(f"one share for each of {self.people:,} people is needed, not {np.shape(shares)}")
         self.settle()
         with np.errstate(invalid="ignore"):
             norms = np.asarray(shares, dtype=np.float64)
-            whole = np.where(norms >= 0, np.minimum(np.ceil(norms * self.levels), self.levels), self.levels)
-        self.level, self._filtering = whole.astype(np.uint16), filtering
+            whole = np.where(norms >= 0, np.minimum(np.ceil(norms * self.grid_size), self.grid_size), self.grid_size)
+        self.grid_norm, self._filtering = whole.astype(np.uint16), filtering
         if filtering and self.purses is not None:
-            self.allowed, self.last = self.purses.schedule(self.level)
+            self.allowed, self.last = self.purses.affordable(self.grid_norm)
 
     def advance(self, steps: int = 1) -> None:
         """So many steps more are taken. Everyone is charged for them, drawn or not."""
@@ -140,38 +143,38 @@ class Odometer:
         self._steps += steps
 
     def settle(self) -> None:
-        """Write what was taken since the last look into the counts and out of the purses."""
+        """Write what was taken since the last norm pass into the counts and out of the purses."""
         if not self.elapsed:
             return
         if self.purses is None or not self._filtering:
-            self._unwritten.append((self.level, self.elapsed))
-            if len(self._unwritten) >= _TOGETHER:
+            self._unwritten.append((self.grid_norm, self.elapsed))
+            if len(self._unwritten) >= _PASSES:
                 self._write()
             if self.purses is not None:
-                self.purses.charge(self.level, self.elapsed)
+                self.purses.charge(self.grid_norm, self.elapsed)
         else:
             self._settle_limited(self.purses)
         self.elapsed = 0
 
     def _write(self) -> None:
-        """Several looks at once, few people at a time: their counts stay in the processor's cache."""
-        for begin in range(0, self.people if self._unwritten else 0, _NEAR):
-            near = self._counts[begin * (self.levels + 1) : (begin + _NEAR) * (self.levels + 1)]
-            rows = np.arange(0, near.size, self.levels + 1)
-            for level, steps in self._unwritten:
-                near[rows + level[begin : begin + _NEAR]] += np.uint32(steps)
+        """Several passes at once, few people at a time."""
+        for begin in range(0, self.people if self._unwritten else 0, _PEOPLE):
+            near = self._counts[begin * (self.grid_size + 1) : (begin + _PEOPLE) * (self.grid_size + 1)]
+            rows = np.arange(0, near.size, self.grid_size + 1)
+            for grid_norm, steps in self._unwritten:
+                near[rows + grid_norm[begin : begin + _PEOPLE]] += np.uint32(steps)
         self._unwritten = []
 
-    def _settle_limited(self, purses: LevelFilter) -> None:
+    def _settle_limited(self, purses: StepFilter) -> None:
         full = np.clip(self.allowed, 0, self.elapsed)
         over = np.flatnonzero(self.allowed < self.elapsed)  # took their last step, and then none
         last = self.last[over]
-        self._counts[self._rows + self.level] += full.astype(np.uint32)
+        self._counts[self._rows + self.grid_norm] += full.astype(np.uint32)
         self._counts[self._rows[over] + last] += 1
         self._counts[self._rows[over]] += (self.elapsed - full[over] - 1).astype(np.uint32)
-        purses.charge(self.level, full)
+        purses.charge(self.grid_norm, full)
         purses.charge(last, 1, over)
-        # What is still allowed until the next look.
+        # What is still allowed until the next pass.
         self.allowed = np.maximum(self.allowed - self.elapsed, -1)
         self.last[over] = 0
 
@@ -179,10 +182,8 @@ class Odometer:
         """The share of their clip norm that each person may contribute to the next step. Sensitive."""
         if self.reading is Reading.ESTIMATE:
             return np.ones(self.people)
-        level = np.where(
-            self.elapsed < self.allowed, self.level, np.where(self.elapsed == self.allowed, self.last, 0)
-        )
-        return np.asarray(level / self.levels)
+        at_last = np.where(self.elapsed == self.allowed, self.last, 0)
+        return np.asarray(np.where(self.elapsed < self.allowed, self.grid_norm, at_last) / self.grid_size)
 
     @property
     def active(self) -> AnyArray:
@@ -192,25 +193,25 @@ class Odometer:
 
     @property
     def counts(self) -> AnyArray:
-        """Steps of each person (row) at each level, the first being "contributed nothing"."""
+        """Steps of each person (row) at each grid norm, the first being "contributed nothing"."""
         self.settle()
         self._write()
-        return frozen(self._counts.reshape(self.people, self.levels + 1))
+        return frozen(self._counts.reshape(self.people, self.grid_size + 1))
 
     def charge_in_full(self, steps: int) -> None:
         """Steps of which only the number is known: everyone is charged as if their gradients had been the largest."""
         self.settle()
         self._count(steps)
-        self._counts[self._rows + self.levels] += np.uint32(steps)
+        self._counts[self._rows + self.grid_size] += np.uint32(steps)
         if self.purses is not None:
-            self.purses.charge(np.full(self.people, self.levels, dtype=np.uint16), steps)
+            self.purses.charge(np.full(self.people, self.grid_size, dtype=np.uint16), steps)
         if self._filtering:
-            self.allowed[:], self.last[:] = -1, 0  # until the next look says what is left
+            self.allowed[:], self.last[:] = -1, 0  # until the next pass says what is left
 
-    def noise_multipliers(self, plan_level: int) -> FloatArray:
-        """Noise over contribution at each level, for people of this plan level; infinite at level 0."""
+    def noise_multipliers(self, level: int) -> FloatArray:
+        """Noise over contribution at each grid norm, for people of this level; infinite at grid norm 0."""
         with np.errstate(divide="ignore"):
-            return np.asarray(self.noise_multiplier[plan_level] * self.levels / np.arange(self.levels + 1.0))
+            return np.asarray(self.noise_multiplier[level] * self.grid_size / np.arange(self.grid_size + 1.0))
 
     def epsilon(
         self,
@@ -222,7 +223,7 @@ class Odometer:
         """The ε of these people (default: all) at their δ, one for all or one each; ``reading.text`` says what it is.
 
         "rdp" takes the best of all orders, "pld" composes loss distributions, which is tighter: both may, since
-        the trajectory is looked at as fixed (Yu et al. 2023, Theorem 3.1).
+        the trajectory is taken as fixed (Yu et al. 2023, Theorem 3.1).
         """
         if accountant not in ("rdp", "pld"):
             raise InvalidInput(f"accountant is {accountant!r}; choose 'rdp' or 'pld'")
@@ -231,30 +232,30 @@ class Odometer:
         out = np.empty(people.size)
         of_level = self.level_of[people]
         present = np.unique(of_level)
-        for done, plan_level in enumerate(present.tolist()):
-            some = np.flatnonzero(of_level == plan_level)
+        for done, level in enumerate(present.tolist()):
+            some = np.flatnonzero(of_level == level)
             counts = self.counts[people[some]]
-            used = np.asarray(counts.any(axis=0))  # what nobody here was at needs no table
+            used = np.asarray(counts.any(axis=0))  # what nobody here was in needs no table
             used[0] = True
-            counts, noise = counts[:, used], self.noise_multipliers(plan_level)[used]
-            rate = float(self.rate[plan_level])
+            counts, noise = counts[:, used], self.noise_multipliers(level)[used]
+            rate = float(self.rate[level])
             if rate == 0:
                 out[some] = 0.0
             elif accountant == "pld":
                 out[some] = trajectories.epsilons(counts, rate, noise, each[some])
-                self._cap(out, some, plan_level, counts, each)
+                self._cap(out, some, level, counts, each)
             else:
                 out[some] = renyi_epsilons(counts, rate, noise, each[some])
             if progress:
                 progress(done + 1, present.size)
         return out
 
-    def _cap(self, out: FloatArray, some: IntArray, plan_level: int, counts: AnyArray, delta: FloatArray) -> None:
+    def _cap(self, out: FloatArray, some: IntArray, level: int, counts: AnyArray, delta: FloatArray) -> None:
         """No trajectory costs more than all its steps in full, which a finer grid can say a little more exactly."""
         steps, first = np.unique(np.stack([counts.sum(axis=1), delta[some]]), axis=1, return_inverse=True)
         if steps.shape[1] > _MOST_WORST_CASES:
             return
-        rate, noise = float(self.rate[plan_level]), float(self.noise_multiplier[plan_level])
+        rate, noise = float(self.rate[level]), float(self.noise_multiplier[level])
         releases = [SampledGaussian(rate, noise, int(count)) for count in steps[0]]
         worst = PLD().epsilons(releases, steps[1])
         out[some] = np.minimum(out[some], worst[first.ravel()])
@@ -263,7 +264,7 @@ class Odometer:
         """All that is needed to go on later, settled."""
         state: dict[str, Any] = {
             "counts": frozen(self.counts.copy()),
-            "level": frozen(self.level.copy()),
+            "grid_norm": frozen(self.grid_norm.copy()),
             "allowed": frozen(self.allowed.copy()),
             "last": frozen(self.last.copy()),
             "filtering": self._filtering,
@@ -274,16 +275,16 @@ class Odometer:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        if np.shape(state["counts"]) != (self.people, self.levels + 1):
-            raise InvalidInput("what was counted before is about other people, or other levels")
-        each = ("level", "allowed", "last") if self.purses is None else ("level", "allowed", "last", "spent")
+        if np.shape(state["counts"]) != (self.people, self.grid_size + 1):
+            raise InvalidInput("what was counted before is about other people, or other grid norms")
+        each = ("grid_norm", "allowed", "last", *(() if self.purses is None else ("spent",)))
         if any(np.shape(state.get(name, 0)) != (self.people,) for name in each):
             raise InvalidInput(f"what was counted before is not whole: {', '.join(each)} are needed for everyone")
         self._counts, self._unwritten = np.array(state["counts"], dtype=np.uint32).ravel(), []
-        self.level = np.array(state["level"], dtype=np.uint16)
+        self.grid_norm = np.array(state["grid_norm"], dtype=np.uint16)
         self.allowed = np.array(state["allowed"], dtype=np.int64)
         self.last = np.array(state["last"], dtype=np.uint16)
         self.elapsed, self._filtering = 0, bool(state["filtering"])
-        self._steps = int(self._counts[: self.levels + 1].sum(dtype=np.int64))  # everyone's counts add up to it
+        self._steps = int(self._counts[: self.grid_size + 1].sum(dtype=np.int64))  # everyone's counts add up to it
         if self.purses is not None:
             self.purses.spent = np.array(state["spent"], dtype=np.float64)

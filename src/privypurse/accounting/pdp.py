@@ -29,7 +29,7 @@ class PersonalisedDP:
 
 
 def compose(parts: Sequence[PersonalisedDP]) -> PersonalisedDP:
-    """Heo et al. (2023), Theorem 4.3: budgets and failure probabilities add up, record by record.
+    """Heo et al. (2023, arXiv 2305.15165), Theorem 4.3: budgets and failure probabilities add up, record by record.
 
     Each part may be chosen after seeing the earlier outputs, but every record's (ε, δ) of each part must be
     fixed beforehand and be paid by drawn and undrawn records alike (rule 1).

@@ -73,7 +73,7 @@ class RDP:
 
     def _curve(self, release: Release, steps: Mapping[tuple[float, float], FloatArray]) -> FloatArray:
         match release:
-            case Gaussian(noise_multiplier, count):  # Mironov (2017), Proposition 7
+            case Gaussian(noise_multiplier, count):  # Mironov (2017, arXiv 1702.07476), Proposition 7
                 return count * self.orders / (2 * noise_multiplier**2) * _ROUND_UP
             case SampledGaussian(rate, noise_multiplier, count):
                 return count * steps[rate, noise_multiplier] * _ROUND_UP
@@ -111,7 +111,7 @@ def randomised_response(epsilon: float, orders: FloatArray) -> FloatArray:
 
 
 def client_sampled(inner: FloatArray, orders: FloatArray, rate: float) -> FloatArray:
-    """Liu et al. (2024), Lemma 6: log(1 - λ + λ·e^{(α-1)ρ}) / (α-1)."""
+    """Liu et al. (2024, arXiv 2401.16251), Lemma 6: log(1 - λ + λ·e^{(α-1)ρ}) / (α-1)."""
     exponent = (orders - 1.0) * inner
     small = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
     large = np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + exponent)

@@ -7,10 +7,13 @@ contributes" and "the record contributes nothing".
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
+from privypurse._validate import integer, real
 from privypurse.errors import InvalidInput
+
+_POSITIVE, _PROBABILITY = {"above": 0.0}, {"least": 0.0, "most": 1.0}
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,7 @@ class Gaussian:
     count: int = 1
 
     def __post_init__(self) -> None:
-        _positive(self, "noise_multiplier")
-        _whole(self, "count")
+        _check(self, noise_multiplier=_POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,7 @@ class SampledGaussian:
     count: int = 1
 
     def __post_init__(self) -> None:
-        _probability(self, "rate", zero=True)
-        _positive(self, "noise_multiplier")
-        _whole(self, "count")
+        _check(self, rate=_PROBABILITY, noise_multiplier=_POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ class PureDP:
     count: int = 1
 
     def __post_init__(self) -> None:
-        _positive(self, "epsilon")
-        _whole(self, "count")
+        _check(self, epsilon=_POSITIVE)
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class ClientSampled:
     """``count`` rounds; in each the record's client joins with probability ``rate`` and then makes ``release``.
 
     For those who cannot see who joined (rule 8); whoever sees it charges ``release`` for each joined round.
-    Every round is charged, joined or not. Liu et al. (2024), Lemma 6.
+    Every round is charged, joined or not. Liu et al. (2024, arXiv 2401.16251), Lemma 6.
     """
 
     rate: float
@@ -68,10 +67,7 @@ class ClientSampled:
     count: int = 1
 
     def __post_init__(self) -> None:
-        _probability(self, "rate", zero=False)
-        _whole(self, "count")
-        if not isinstance(self.release, Release):
-            raise InvalidInput(f"release must be a release, not {type(self.release).__name__}")
+        _check(self, rate={"above": 0.0, "most": 1.0})
 
 
 @dataclass(frozen=True)
@@ -87,10 +83,7 @@ class SampledRound:
     count: int = 1
 
     def __post_init__(self) -> None:
-        _probability(self, "rate", zero=True)
-        _whole(self, "count")
-        if not isinstance(self.release, Release):
-            raise InvalidInput(f"release must be a release, not {type(self.release).__name__}")
+        _check(self, rate=_PROBABILITY)
 
 
 @dataclass(frozen=True)
@@ -109,31 +102,14 @@ class Composed:
 Release = Gaussian | SampledGaussian | PureDP | ClientSampled | SampledRound | Composed
 
 
-def _number(owner: object, name: str) -> float:
-    """The field as a float. An int σ changes results in libraries that look at the type, so none stays int."""
-    value = getattr(owner, name)
-    if isinstance(value, bool) or (not isinstance(value, int | float) and not hasattr(value, "__float__")):
-        raise InvalidInput(f"{type(owner).__name__}.{name} is {value!r}, not a number")
-    number = float(value)
-    object.__setattr__(owner, name, number)
-    return number
+def _check(release: Release, **limits: dict[str, Any]) -> None:
+    """Each of these fields as a float within its limits, and the count as a whole number from 0 on, or an error.
 
-
-def _positive(owner: object, name: str) -> None:
-    value = _number(owner, name)
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{type(owner).__name__}.{name} is {value}; it must be finite and positive")
-
-
-def _probability(owner: object, name: str, *, zero: bool) -> None:
-    value = _number(owner, name)
-    if not (0 <= value <= 1) or (value == 0 and not zero):
-        span = "[0, 1]" if zero else "(0, 1]"
-        raise InvalidInput(f"{type(owner).__name__}.{name} is {value}; a probability must lie in {span}")
-
-
-def _whole(owner: object, name: str) -> None:
-    value = getattr(owner, name)
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 0:
-        raise InvalidInput(f"{type(owner).__name__}.{name} is {value!r}; it must be a whole number, 0 or more")
-    object.__setattr__(owner, name, value.__index__())
+    An int σ changes results in libraries that look at the type, so none stays int.
+    """
+    kind = type(release).__name__
+    for name, span in limits.items():
+        object.__setattr__(release, name, real(getattr(release, name), f"{kind}.{name}", **span))
+    object.__setattr__(release, "count", integer(getattr(release, "count"), f"{kind}.count", least=0))  # noqa: B009
+    if not isinstance(inner := getattr(release, "release", release), Release):
+        raise InvalidInput(f"{kind}.release must be a release, not {type(inner).__name__}")

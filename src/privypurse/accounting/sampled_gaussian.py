@@ -4,9 +4,9 @@ With rate q and noise multiplier σ the divergence at order α is log A(α) / (�
 
     A(α) = E[(1 - q + q·e^U)^α],   U = (2z - 1) / 2σ²,   z ~ N(0, σ²)
 
-(Mironov, Talwar & Zhang 2019, §3; removing the record is the worse direction, their Theorem 5). Every number
-returned here is at least the true one: integer orders are a sum of positive terms, whose rounding error is
-bounded and added; fractional orders are the smaller of two upper bounds, a chord and a trapezoidal sum whose
+(Mironov, Talwar & Zhang 2019, arXiv 1908.10530, §3; removing the record is the worse direction, their Theorem 5).
+Every number returned here is at least the true one: integer orders are a sum of positive terms, whose rounding error
+is bounded and added; fractional orders are the smaller of two upper bounds, a chord and a trapezoidal sum whose
 discretisation error is bounded *relative to A* and added.
 """
 

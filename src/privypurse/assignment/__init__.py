@@ -1,6 +1,6 @@
 """Budgets → plan. Each method is a small object; a string looks up the one with its usual settings."""
 
-from privypurse.assignment.base import Assignment, Levels, Means, Method
+from privypurse.assignment.base import Assignment, Calibrator, Method
 from privypurse.assignment.curve_fit import CurveFit
 from privypurse.assignment.exclude import Exclude
 from privypurse.assignment.planner import METHODS, plan
@@ -11,10 +11,9 @@ from privypurse.assignment.uniform import Uniform
 __all__ = [
     "METHODS",
     "Assignment",
+    "Calibrator",
     "CurveFit",
     "Exclude",
-    "Levels",
-    "Means",
     "Method",
     "Sample",
     "Scale",

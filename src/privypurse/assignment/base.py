@@ -1,31 +1,26 @@
-"""What all assignments share: levels in, rates and clip norms out."""
+"""What all assignments share: levels in, rates and clip norms out, and the checks around them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from privypurse.accounting import RDP, Accountant, Gaussian, Progress, Release, SampledGaussian
 from privypurse.accounting.inverse import INVERSE_NOISE, RATE, Axis, Inverse
-from privypurse.arrays import AnyArray, FloatArray, IntArray
-from privypurse.budgets import Budgets, ladder
-from privypurse.errors import InfeasibleBudget
-from privypurse.plans import TrainingShape
+from privypurse.arrays import AnyArray, FloatArray
+from privypurse.budgets import Budgets
+from privypurse.budgets.levels import Levels
+from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
+from privypurse.plans import Promise, TrainingShape
+from privypurse.plans.commitment import Commitment
 
+UNUSED = 0.99
+"""Who spends less than this share of an ε that was aimed at is capped: not even the largest parameter uses it up."""
 
-@dataclass(frozen=True, eq=False)
-class Levels:
-    """People grouped by their budget, rounded down to the ladder. Nothing downstream looks at single people."""
-
-    epsilon: FloatArray
-    delta: FloatArray
-    people: IntArray
-
-    @property
-    def total(self) -> int:
-        return int(self.people.sum())
+M = TypeVar("M")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +38,18 @@ class Assignment:
     notes: tuple[str, ...] = ()
 
 
+class Method(Protocol):
+    """Turns levels into rates, clip norms and a noise multiplier."""
+
+    @property
+    def name(self) -> str: ...
+
+    def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment: ...
+
+
 @dataclass(frozen=True)
-class Means:
-    """What a method works with besides the levels."""
+class Calibrator:
+    """Finds the sampling rate, or the noise, that an ε buys under this training shape by this accountant."""
 
     shape: TrainingShape
     accountant: Accountant
@@ -53,92 +57,85 @@ class Means:
 
     @property
     def guide(self) -> Accountant:
-        """The cheap accountant that says where the dear one should look."""
+        """A quick accountant that says where the search begins. It decides how long that takes, not what is found."""
         return RDP()
 
-    def _inverse(self, release_at: object, axis: Axis) -> Inverse:
-        cheap = self.accountant.name == "rdp"
-        return Inverse(
-            self.accountant,
-            release_at,  # type: ignore[arg-type]
-            # The Rényi curve is quick to evaluate but kinked; that of a loss distribution is slow but smooth.
-            Axis(axis.lowest_decade, axis.highest_decade, 32 if cheap else 8),
-            guide=self.guide,
-            slack=5e-4,
-            progress=self.progress,
-        )
+    def inverse(self, release_at: Callable[[float], Release], axis: Axis) -> Inverse:
+        """ε → the parameter of these releases."""
+        return Inverse(self.accountant, release_at, axis, guide=self.guide, slack=5e-4, progress=self.progress)
+
+    def _nodes(self, axis: Axis) -> Axis:
+        # The Rényi curve is quick to evaluate but kinked; that of a loss distribution is slow but smooth.
+        return Axis(axis.lowest_decade, axis.highest_decade, 32 if self.accountant.name == "rdp" else 8)
 
     def rates(self, noise_multiplier: float) -> Inverse:
         """ε → sampling rate, at this noise multiplier."""
-        steps = self.shape.steps
 
         def at(rate: float) -> Release:
-            return self.shape.facing(SampledGaussian(min(rate, 1.0), noise_multiplier, steps))
+            return self.shape.facing(SampledGaussian(min(rate, 1.0), noise_multiplier, self.shape.steps))
 
-        return self._inverse(at, RATE)
+        return self.inverse(at, self._nodes(RATE))
 
     def inverse_noise(self, rate: float) -> Inverse:
         """ε → 1 / effective noise multiplier, at this sampling rate."""
-        steps = self.shape.steps
 
         def at(inverse_noise: float) -> Release:
-            return self.shape.facing(SampledGaussian(rate, 1.0 / inverse_noise, steps))
+            return self.shape.facing(SampledGaussian(rate, 1.0 / inverse_noise, self.shape.steps))
 
-        return self._inverse(at, INVERSE_NOISE)
-
-    def with_accountant(self, accountant: Accountant) -> Means:
-        return Means(self.shape, accountant, None)
+        return self.inverse(at, self._nodes(INVERSE_NOISE))
 
 
-UNUSED = 0.99
-"""Who spends less than this share of an ε that was aimed at is capped: not even the largest parameter uses it up."""
-
-
-class Method(Protocol):
-    """Turns levels into rates, clip norms and a noise multiplier."""
-
-    @property
-    def name(self) -> str: ...
-
-    def assign(self, levels: Levels, means: Means) -> Assignment: ...
-
-
-def refuse_unreachable(levels: Levels, means: Means) -> None:
+def refuse_unreachable(levels: Levels, calibrator: Calibrator) -> None:
     """Raise for an ε below what the accountant answers even for next to nothing: no noise can mend that."""
-    nothing = means.accountant.epsilons([Gaussian(1e9)] * levels.epsilon.size, levels.delta)
+    accountant = calibrator.accountant
+    nothing = accountant.epsilons([Gaussian(1e9)] * levels.epsilon.size, levels.delta)
     out_of_reach = np.flatnonzero(nothing >= levels.epsilon)
     if out_of_reach.size:
         level = int(out_of_reach[0])
         epsilon, delta = float(levels.epsilon[level]), float(levels.delta[level])
         raise InfeasibleBudget(
             f"ε = {epsilon:g} at δ = {delta:g} is below {nothing[level]:.3g}, the least that the "
-            f'{means.accountant.name} accountant can certify at all; try accountant="pld", or raise that ε or δ',
+            f'{accountant.name} accountant can certify at all; try accountant="pld", or raise that ε or δ',
             epsilon=epsilon,
             delta=delta,
         )
 
 
-def levels_of(budgets: Budgets) -> tuple[Levels, IntArray]:
-    """The levels of a data set, ascending in ε, and for each unit its level."""
-    first = budgets.first_record
-    epsilon, delta = budgets.epsilon[first], budgets.delta[first]
-    rung = ladder.rung_below(epsilon)
-    deltas, which = (
-        (delta[:1], np.zeros(1, dtype=np.int64))
-        if delta.min() == delta.max()
-        else np.unique(delta, return_inverse=True)
-    )
-    lowest = int(rung.min())
-    key = (rung - lowest) * deltas.size + which
-    people = np.bincount(key)
-    present = np.flatnonzero(people)
-    place = np.zeros(people.size, dtype=np.int64)
-    place[present] = np.arange(present.size)
-    return (
-        Levels(
-            ladder.rung_value(present // deltas.size + lowest),
-            deltas[present % deltas.size],
-            people[present].astype(np.int64),
-        ),
-        place[key],
-    )
+def named(method: str | Any, known: Mapping[str, M]) -> M | Any:
+    """The method of that name with its usual settings; a method object as it is."""
+    if isinstance(method, str) and method not in known:
+        raise InvalidInput(f"method is {method!r}; choose one of {', '.join(map(repr, known))}")
+    return known[method] if isinstance(method, str) else method
+
+
+def require_budgets(budgets: Any) -> None:
+    """Raise unless these are Budgets."""
+    if not isinstance(budgets, Budgets):
+        raise InvalidInput(
+            f"budgets must be a Budgets, not {type(budgets).__name__}; write pp.Budgets(epsilon, delta=…)"
+        )
+
+
+def require_people(shape: TrainingShape, levels: Levels, mend: str) -> None:
+    """Raise if a batch is larger than all people together."""
+    if shape.batch_size > levels.total:
+        raise InvalidInput(
+            f"batch_size is {shape.batch_size:,}, but there are only {levels.total:,} people to draw from; {mend}"
+        )
+
+
+def whose(budgets: Budgets) -> dict[str, Any]:
+    """What binds a plan or a schedule to the people of these budgets."""
+    return {"owner": None if budgets.person is None else budgets.owner, "roll": budgets.roll()}
+
+
+def refuse_overspending(made: Commitment, progress: Progress | None) -> None:
+    """Compute everyone's ε anew from what was made, whatever the method believed: a promise must hold."""
+    try:
+        if made.promise is not Promise.NONE:
+            made.require_kept(progress)
+    except InvalidInput as error:
+        raise PrivyPurseError(
+            f"method {made.method} made a {made.WHAT} that overspends: a bug in the method, please report the call "
+            f"({error})"
+        ) from None

@@ -1,4 +1,4 @@
-"""Simulation-CurveFitting of Liu et al. (2024), §6.1, with every fitted rate checked and corrected."""
+"""Simulation-CurveFitting of Liu et al. (2024, arXiv 2401.16251), §6.1, with every rate checked and corrected."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from scipy import optimize
 from privypurse.accounting import RDP, Release, SampledGaussian
 from privypurse.accounting.conversion import epsilon_from_rdp_mironov
 from privypurse.arrays import FloatArray
-from privypurse.assignment.base import UNUSED, Assignment, Levels, Means
+from privypurse.assignment.base import UNUSED, Assignment, Calibrator
 from privypurse.assignment.sample import solved_noise
+from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget
 
 CANDIDATE_RATES = np.linspace(0.01, 1.0, 100)
@@ -75,18 +76,18 @@ class CurveFit:
 
     name: ClassVar[str] = "curve-fit"
 
-    def assign(self, levels: Levels, means: Means) -> Assignment:
-        given = means.shape.noise_multiplier
-        sigma = solved_noise(levels, means) if given is None else given
+    def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
+        given = calibrator.shape.noise_multiplier
+        sigma = solved_noise(levels, calibrator) if given is None else given
         fitted, unfitted = np.full(levels.epsilon.size, np.nan), 0
         for delta in np.unique(levels.delta):
             rows = levels.delta == delta
             try:
-                curve = fit(lambda q: SampledGaussian(q, sigma, means.shape.steps), float(delta))
+                curve = fit(lambda q: SampledGaussian(q, sigma, calibrator.shape.steps), float(delta))
                 fitted[rows] = curve.rate(levels.epsilon[rows])
             except InfeasibleBudget:
                 unfitted += int(levels.people[rows].sum())
-        safe, spent = means.rates(sigma).certified(levels.epsilon, levels.delta)
+        safe, spent = calibrator.rates(sigma).certified(levels.epsilon, levels.delta)
         over, under = int(levels.people[fitted > safe].sum()), int(levels.people[fitted < safe].sum())
         note = f"of the fitted rates {over:,} overspent and were lowered, {under:,} left budget and were raised"
         if unfitted:
@@ -94,7 +95,7 @@ class CurveFit:
         return Assignment(
             noise_multiplier=sigma,
             rate=safe,
-            clip_norm=np.full(safe.size, means.shape.clip_norm),
+            clip_norm=np.full(safe.size, calibrator.shape.clip_norm),
             capped=spent < UNUSED * levels.epsilon,
             from_budgets=given is None,
             notes=(note,),

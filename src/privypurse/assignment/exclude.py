@@ -1,21 +1,23 @@
 """Leave out the strictest people and train on the others as if they were alike."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privypurse.assignment.base import Assignment, Levels, Means
+from privypurse._validate import real
+from privypurse.assignment.base import Assignment, Calibrator
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import ladder
+from privypurse.budgets.levels import Levels
 from privypurse.errors import InvalidInput
 
 
 @dataclass(frozen=True)
 class Exclude:
-    """Boenisch et al. (2023), E.1: those with ε below ``threshold`` take no part and spend nothing.
+    """Boenisch et al. (2023, arXiv 2303.17046), E.1: those with ε below ``threshold`` take no part and spend nothing.
 
     The threshold is rounded down to the ladder, as budgets are. The default is the mean ε, as in the Dropout baseline
-    of Liu et al. (2024). Who remains trains uniformly at the strictest ε that remains.
+    of Liu et al. (2024, arXiv 2401.16251). Who remains trains uniformly at the strictest ε that remains.
     """
 
     threshold: float | None = None
@@ -25,32 +27,26 @@ class Exclude:
         if self.threshold is None:
             mean = float(levels.people @ levels.epsilon) / levels.total
             return min(mean, float(levels.epsilon.max()))
-        if not (np.isfinite(self.threshold) and self.threshold > 0):
-            raise InvalidInput(f"threshold is {self.threshold}; it must be finite and positive, an ε")
-        return float(self.threshold)
+        return real(self.threshold, "threshold", above=0, mend="it is an ε")
 
-    def assign(self, levels: Levels, means: Means) -> Assignment:
+    def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
         # Budgets stand on the ladder, rounded down; so must the threshold, or people just above it would fall below.
-        threshold = float(ladder.rung_value(ladder.rung_below(np.array([self._threshold(levels)])))[0])
+        threshold = ladder.rounded_down(self._threshold(levels))
         stays = levels.epsilon >= threshold
         if not stays.any():
             raise InvalidInput(
                 f"threshold is {threshold:g}, above the largest ε {levels.epsilon.max():g}: nobody would remain"
             )
-        some = Levels(levels.epsilon[stays], levels.delta[stays], levels.people[stays])
-        if means.shape.noise_multiplier is None and means.shape.batch_size > some.total:
+        some = levels.only(stays)
+        shape = calibrator.shape
+        if shape.noise_multiplier is None and shape.batch_size > some.total:
             raise InvalidInput(
-                f"batch_size is {means.shape.batch_size:,}, but only {some.total:,} people hold ε ≥ {threshold:g}; "
+                f"batch_size is {shape.batch_size:,}, but only {some.total:,} people hold ε ≥ {threshold:g}; "
                 "lower the batch size or the threshold"
             )
-        inner = Uniform().assign(some, means)
+        inner = Uniform().assign(some, calibrator)
         rate, capped = np.zeros(stays.size), np.zeros(stays.size, dtype=bool)
         rate[stays], capped[stays] = inner.rate, inner.capped
-        return Assignment(
-            noise_multiplier=inner.noise_multiplier,
-            rate=rate,
-            clip_norm=np.full(stays.size, means.shape.clip_norm),
-            capped=capped,
-            from_budgets=True,
-            notes=(f"{levels.total - some.total:,} people with ε below {threshold:g} take no part",),
-        )
+        note = f"{levels.total - some.total:,} people with ε below {threshold:g} take no part"
+        clip_norm = np.full(stays.size, shape.clip_norm)
+        return replace(inner, rate=rate, clip_norm=clip_norm, capped=capped, notes=(note,))

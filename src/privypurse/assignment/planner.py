@@ -9,17 +9,29 @@ import numpy as np
 
 from privypurse.accounting import Progress, accountant_named
 from privypurse.arrays import IntArray
-from privypurse.assignment.base import Assignment, Levels, Means, Method, levels_of
+from privypurse.assignment.base import (
+    Assignment,
+    Calibrator,
+    Method,
+    named,
+    refuse_overspending,
+    require_budgets,
+    require_people,
+    whose,
+)
 from privypurse.assignment.curve_fit import CurveFit
 from privypurse.assignment.exclude import Exclude
 from privypurse.assignment.sample import Sample
 from privypurse.assignment.scale import Scale
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import Budgets
-from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError, PrivyPurseWarning
-from privypurse.plans import summary as summaries
-from privypurse.plans.plan import FIXED_SHARE, LevelTable, Plan, Promise, TrainingShape, in_every_step
+from privypurse.budgets.levels import Levels
+from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
+from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.plans.level_table import in_every_step
+from privypurse.plans.planned import FIXED_SHARE
 from privypurse.plans.stopping import Stop
+from privypurse.plans.summary import large_delta
 
 _HARDLY = 0.01  # expected draws in all steps below which somebody takes part in name only
 
@@ -53,10 +65,7 @@ def plan(
     nothing, and says so.
     A budget that cannot be kept is an `InfeasibleBudget`; one that cannot be used up is reported as capped.
     """
-    if not isinstance(budgets, Budgets):
-        raise InvalidInput(
-            f"budgets must be a Budgets, not {type(budgets).__name__}; write pp.Budgets(epsilon, delta=…)"
-        )
+    require_budgets(budgets)
     chosen = _method(method)
     shape = TrainingShape(
         steps=steps,
@@ -66,63 +75,49 @@ def plan(
         extra_steps=extra_steps,
         stop=stop,
     )
-    levels, level_of = levels_of(budgets)
-    if noise_multiplier is None and shape.batch_size > levels.total:
-        raise InvalidInput(
-            f"batch_size is {shape.batch_size:,}, but there are only {levels.total:,} people to draw from; "
-            "lower it, or give noise_multiplier= and let batch_size be a divisor only"
-        )
-    means = Means(shape, accountant_named(accountant), progress)
-
-    def decide(share: float) -> Assignment:
-        aimed = replace(levels, delta=levels.delta * share)
-        try:
-            return chosen.assign(aimed, means)
-        except InfeasibleBudget as error:
-            if shape.stop is not None:
-                text = f"{error}. The stopping rule's questions are part of that: give them more noise, or ask fewer"
-                error = InfeasibleBudget(text, error.epsilon, error.delta)
-            raise _located(error, budgets, aimed, level_of) from None
-
-    # People who are in every step are filtered by Gaussian DP, which needs no δ of its own.
-    whole = noise_multiplier is None and shape.batch_size == levels.total
-    decided = decide(1.0 if whole or not shape.extra_steps else FIXED_SHARE)
-    if shape.extra_steps and whole and not in_every_step(decided.rate):
-        decided = decide(FIXED_SHARE)
-    if shape.extra_steps and not decided.keeps_budgets:
-        raise InvalidInput(f"method {chosen.name} keeps no budget, so no filter can; leave extra_steps out")
+    levels, level_of = budgets.levels()
+    if noise_multiplier is None:
+        require_people(shape, levels, "lower it, or give noise_multiplier= and let batch_size be a divisor only")
+    try:
+        decided = _decided(chosen, levels, Calibrator(shape, accountant_named(accountant), progress))
+    except InfeasibleBudget as error:
+        raise _located(error, budgets, levels, level_of, stop) from None
     made = Plan(
         method=chosen.name,
         accountant=accountant,
         promise=_promise(decided),
         shape=shape.with_noise(decided.noise_multiplier),
-        levels=LevelTable(
-            epsilon=levels.epsilon,
-            delta=levels.delta,
-            rate=decided.rate,
-            clip_norm=decided.clip_norm,
-            capped=decided.capped,
-        ),
+        levels=_table(levels, decided),
         level_of=level_of,
-        owner=None if budgets.person is None else budgets.owner,
-        roll=budgets.roll(),
         notes=(*decided.notes, *_remarks(decided, levels, shape)),
+        **whose(budgets),
     )
-    _refuse_overspending(made, progress)
+    refuse_overspending(made, progress)
     if made.levels.delta.max() * made.people >= 1:
-        warnings.warn(summaries.large_delta(made), PrivyPurseWarning, stacklevel=2)
+        warnings.warn(large_delta(made), PrivyPurseWarning, stacklevel=2)
     return made
 
 
-def _refuse_overspending(made: Plan, progress: Progress | None) -> None:
-    """Compute everyone's ε anew from the finished plan, whatever the method believed; a promise must hold."""
-    over = made.spent_by_level(progress=progress) > made.levels.epsilon
-    if made.promise is not Promise.NONE and over.any():
-        level = int(np.argmax(over))
-        raise PrivyPurseError(
-            f"method {made.method} made a plan that spends ε = {made.spent_by_level()[level]:.4g} where "
-            f"{made.levels.epsilon[level]:g} was promised; a bug in the method, please report the call"
-        )
+def _table(levels: Levels, decided: Assignment) -> LevelTable:
+    columns = {name: getattr(decided, name) for name in ("rate", "clip_norm", "capped")}
+    return LevelTable(epsilon=levels.epsilon, delta=levels.delta, **columns)
+
+
+def _decided(method: Method, levels: Levels, calibrator: Calibrator) -> Assignment:
+    """What the method assigns. With extra steps a share of δ is kept for the filter that follows (rule 5)."""
+    shape = calibrator.shape
+    if not shape.extra_steps:
+        return method.assign(levels, calibrator)
+    kept_back = replace(levels, delta=levels.delta * FIXED_SHARE)
+    decided = None
+    # People who are in every step are filtered by Gaussian DP, which needs no δ of its own.
+    if shape.noise_multiplier is None and shape.batch_size == levels.total:
+        decided = method.assign(levels, calibrator)
+    if decided is None or not in_every_step(decided.rate):
+        decided = method.assign(kept_back, calibrator)
+    if not decided.keeps_budgets:
+        raise InvalidInput(f"method {method.name} keeps no budget, so no filter can; leave extra_steps out")
+    return decided
 
 
 def _remarks(decided: Assignment, levels: Levels, shape: TrainingShape) -> list[str]:
@@ -141,46 +136,33 @@ def _remarks(decided: Assignment, levels: Levels, shape: TrainingShape) -> list[
 
 
 def _method(method: str | Method) -> Method:
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise InvalidInput(f"method is {method!r}; choose one of {', '.join(map(repr, METHODS))}")
-        return METHODS[method]
-    if isinstance(method, type):
-        raise InvalidInput(f"method is the class {method.__name__}; give an object of it: {method.__name__}()")
-    if not hasattr(method, "assign"):
-        raise InvalidInput(f"method must be a name or a method object, not {type(method).__name__}")
-    return method
+    chosen: Method = named(method, METHODS)
+    if isinstance(chosen, type):
+        raise InvalidInput(f"method is the class {chosen.__name__}; give an object of it: {chosen.__name__}()")
+    if not hasattr(chosen, "assign"):
+        raise InvalidInput(f"method must be a name or a method object, not {type(chosen).__name__}")
+    return chosen
 
 
-def _located(error: InfeasibleBudget, budgets: Budgets, levels: Levels, level_of: IntArray) -> InfeasibleBudget:
+def _located(
+    error: InfeasibleBudget, budgets: Budgets, levels: Levels, level_of: IntArray, stop: Stop | None
+) -> InfeasibleBudget:
     """The same error, naming the first record that it is about."""
-    concerned = np.flatnonzero((levels.epsilon == error.epsilon) & (levels.delta == error.delta))
+    said = str(error)
+    if stop is not None:
+        said += ". The stopping rule's questions are part of that: give them more noise, or ask fewer"
+    of_delta = (levels.delta == error.delta) | (levels.delta * FIXED_SHARE == error.delta)
+    concerned = np.flatnonzero((levels.epsilon == error.epsilon) & of_delta)
     if not concerned.size:
-        return error
+        return InfeasibleBudget(said, error.epsilon, error.delta)
     record = int(budgets.first_record[int(np.argmax(level_of == concerned[0]))])
     who = f"record {record}" + ("" if budgets.person is None else f" (person {budgets.person[record]})")
     others = int(levels.people[concerned[0]]) - 1
     more = f" and {others:,} others" if others else ""
-    return InfeasibleBudget(f"{who}{more}: {error}", error.epsilon, error.delta)
+    return InfeasibleBudget(f"{who}{more}: {said}", error.epsilon, error.delta)
 
 
 def _promise(decided: Assignment) -> Promise:
     if not decided.keeps_budgets:
         return Promise.NONE
     return Promise.DATA if decided.from_budgets else Promise.PRESENCE
-
-
-__all__ = [
-    "METHODS",
-    "Assignment",
-    "CurveFit",
-    "Exclude",
-    "Levels",
-    "Means",
-    "Method",
-    "Sample",
-    "Scale",
-    "Uniform",
-    "levels_of",
-    "plan",
-]

@@ -1,33 +1,42 @@
 """Budgets → schedule: training in rounds with threshold sampling, and groups one after another.
 
-Heo et al. (2023). PDP-SGD (their Algorithm 1) trains one model in several rounds; in each a threshold τ is chosen,
-people below it are drawn by a coin, and the round is τ-DP for who was drawn. AdaPDP (Algorithm 2) trains a model a
-round and averages them; Sampling (Definition B.1) has a single round.
+Heo et al. (2023, arXiv 2305.15165). PDP-SGD (their Algorithm 1) trains one model in several rounds; in each a
+threshold τ is chosen, people below it are drawn by a coin, and the round is τ-DP for who was drawn. AdaPDP (Algorithm
+2) trains a model a round and averages them; Sampling (Definition B.1) has a single round.
 
 As published, only the drawn pay, and who is not drawn keeps the whole budget for the next round. That uses the same
-luck twice (rule 1). Here the rounds are the same but what is left is reckoned as if everybody paid: someone below τ
-has nothing left, someone above it has √(ε² - τ²). So the thresholds follow from the declared budgets alone, and the
-schedule can be composed tightly: noise is solved so that those who are in every round spend what the most generous
-grant, and each other person's chances so that they spend their own ε.
+luck twice (rule 1). Here, and this is ours, the rounds are the same but what is left is reckoned as if everybody
+paid: someone below τ has nothing left, someone above it has √(ε² - τ²). So the thresholds follow from the declared
+budgets alone, and the schedule can be composed tightly: noise is solved so that those who are in every round spend
+what the most generous grant, and each other person's chances so that they spend their own ε.
 """
 
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
+from privypurse._validate import integer, real
 from privypurse.accounting import Composed, Progress, SampledGaussian, SampledRound, accountant_named
-from privypurse.accounting.inverse import Axis, Inverse
+from privypurse.accounting.inverse import Axis
 from privypurse.arrays import FloatArray
-from privypurse.assignment.base import UNUSED, Levels, Means, levels_of
+from privypurse.assignment.base import (
+    UNUSED,
+    Calibrator,
+    named,
+    refuse_overspending,
+    require_budgets,
+    require_people,
+    whose,
+)
 from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
-from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
+from privypurse.budgets.levels import Levels
+from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import TrainingShape
 from privypurse.plans.schedule import Round, Schedule
 
@@ -101,19 +110,14 @@ def schedule(
 
     Guarantee: ``schedule.spent() <= budgets.epsilon`` for every record, proved by the named accountant.
     """
-    if not isinstance(budgets, Budgets):
-        raise InvalidInput(
-            f"budgets must be a Budgets, not {type(budgets).__name__}; write pp.Budgets(epsilon, delta=…)"
-        )
-    chosen = _method(method)
-    check_epochs(epochs)
+    require_budgets(budgets)
+    chosen: InRounds = named(method, SCHEDULES)
+    if not isinstance(chosen, InRounds):
+        raise InvalidInput(f"method must be a name or a method in rounds, not {type(chosen).__name__}")
     shape = TrainingShape(steps=1, batch_size=batch_size, clip_norm=clip_norm)
-    levels, level_of = levels_of(budgets)
-    if shape.batch_size > levels.total:
-        raise InvalidInput(
-            f"batch_size is {shape.batch_size:,}, but there are only {levels.total:,} people to draw from; lower it"
-        )
-    work = _Work(levels, shape, float(epochs), accountant, progress)
+    levels, level_of = budgets.levels()
+    require_people(shape, levels, "lower it")
+    work = _Work(levels, shape, real(epochs, "epochs", above=0), accountant, progress)
     rounds = work.groups(chosen.order) if isinstance(chosen, Groups) else work.thresholds(chosen)
     made = Schedule(
         method=chosen.name,
@@ -124,17 +128,11 @@ def schedule(
         epsilon=levels.epsilon,
         delta=levels.delta,
         level_of=level_of,
-        owner=None if budgets.person is None else budgets.owner,
-        roll=budgets.roll(),
         separate=not isinstance(chosen, Groups) and chosen.separate,
-        notes=_notes(levels, work),
+        notes=work.notes(),
+        **whose(budgets),
     )
-    over = made.spent_by_level(progress) > levels.epsilon
-    if over.any():
-        raise PrivyPurseError(
-            f"method {chosen.name} made a schedule that overspends ε = {levels.epsilon[int(np.argmax(over))]:g}; "
-            "a bug in the method, please report the call"
-        )
+    refuse_overspending(made, progress)
     return made
 
 
@@ -150,9 +148,7 @@ class _Work:
     unused: int = 0
 
     def thresholds(self, method: PdpSgd | AdaPdp | Sampling) -> tuple[Round, ...]:
-        if isinstance(method.rounds, bool) or not isinstance(method.rounds, int) or method.rounds < 1:
-            raise InvalidInput(f"rounds is {method.rounds!r}; it must be a whole number, at least 1")
-        taus = nominal_thresholds(self.levels, method.loss, method.rounds)
+        taus = nominal_thresholds(self.levels, method.loss, integer(method.rounds, "rounds"))
         expected = self.levels.people @ nominal_chances(self.levels.epsilon, taus)
         counts = self._steps(taus, expected)
         worth = np.flatnonzero(counts >= 1)
@@ -168,9 +164,7 @@ class _Work:
             chances = nominal_chances(np.array([nominal]), taus)[0].tolist()
             return Composed(tuple(SampledRound(c, one) for c, one in zip(chances, inner, strict=True)))
 
-        dear = accountant_named(self.accountant)
-        means = self._means(1)
-        inverse = Inverse(dear, faced, _NOMINAL, guide=means.guide, slack=5e-4, progress=self.progress)
+        inverse = self._calibrator(1).inverse(faced, _NOMINAL)
         nominal, spent = inverse.certified(self.levels.epsilon, self.levels.delta)
         self.unused = int(self.levels.people[spent < UNUSED * self.levels.epsilon].sum())
         chances = nominal_chances(nominal, taus)
@@ -197,16 +191,15 @@ class _Work:
         which = range(self.levels.epsilon.size)
         rounds = []
         for level in which if order == "strict-first" else reversed(which):
-            some = slice(level, level + 1)
-            group = Levels(self.levels.epsilon[some], self.levels.delta[some], self.levels.people[some])
+            group = self.levels.only(slice(level, level + 1))
             rate = min(1.0, self.shape.batch_size / group.total)
-            means = self._means(max(1, round(self.epochs * group.total / self.shape.batch_size)))
-            inverse, _ = means.inverse_noise(rate).certified(group.epsilon, group.delta)
+            steps = max(1, round(self.epochs * group.total / self.shape.batch_size))
+            inverse, _ = self._calibrator(steps).inverse_noise(rate).certified(group.epsilon, group.delta)
             rounds.append(
                 Round(
                     threshold=float(group.epsilon[0]),
                     noise_multiplier=float(1.0 / inverse[0]),
-                    steps=means.shape.steps,
+                    steps=steps,
                     rate=rate,
                     chance=(np.arange(self.levels.epsilon.size) == level).astype(np.float64),
                     expected=float(group.total),
@@ -214,9 +207,13 @@ class _Work:
             )
         return tuple(rounds)
 
-    def _means(self, steps: int) -> Means:
-        shape = TrainingShape(steps=steps, batch_size=self.shape.batch_size, clip_norm=self.shape.clip_norm)
-        return Means(shape, accountant_named(self.accountant), self.progress)
+    def notes(self) -> tuple[str, ...]:
+        if not self.unused:
+            return ()
+        return (f"{self.unused:,} of {self.levels.total:,} people granted more than these rounds can use",)
+
+    def _calibrator(self, steps: int) -> Calibrator:
+        return Calibrator(replace(self.shape, steps=steps), accountant_named(self.accountant), self.progress)
 
     def _steps(self, taus: list[float], expected: FloatArray) -> FloatArray:
         """How many steps each round takes.
@@ -237,7 +234,7 @@ class _Work:
         def noise(scale: float) -> list[float]:
             out = []
             for tau, n, q in zip(taus, steps, rates, strict=True):
-                inverse, _ = self._means(n).inverse_noise(q).certified(np.array([tau * scale]), strictest)
+                inverse, _ = self._calibrator(n).inverse_noise(q).certified(np.array([tau * scale]), strictest)
                 out.append(float(1.0 / inverse[0]))
             return out
 
@@ -304,26 +301,3 @@ def _left(epsilon: FloatArray, threshold: float) -> FloatArray:
     Heo et al. (2023) subtract. Only thresholds and chances follow from this; what they cost is computed in the end.
     """
     return np.asarray(np.sqrt(np.maximum(epsilon**2 - threshold**2, 0.0)))
-
-
-def check_epochs(epochs: float) -> None:
-    """Raise unless it is a positive number."""
-    number = isinstance(epochs, numbers.Real) and not isinstance(epochs, bool)
-    if not (number and math.isfinite(epochs) and epochs > 0):
-        raise InvalidInput(f"epochs is {epochs!r}; it must be a positive number")
-
-
-def _method(method: str | InRounds) -> InRounds:
-    if isinstance(method, str):
-        if method not in SCHEDULES:
-            raise InvalidInput(f"method is {method!r}; choose one of {', '.join(map(repr, SCHEDULES))}")
-        return SCHEDULES[method]
-    if not isinstance(method, InRounds):
-        raise InvalidInput(f"method must be a name or a method in rounds, not {type(method).__name__}")
-    return method
-
-
-def _notes(levels: Levels, work: _Work) -> tuple[str, ...]:
-    if not work.unused:
-        return ()
-    return (f"{work.unused:,} of {levels.total:,} people granted more than these rounds can use",)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import optimize
 
 from privypurse.arrays import FloatArray
-from privypurse.assignment.base import UNUSED, Assignment, Levels, Means, refuse_unreachable
+from privypurse.assignment.base import UNUSED, Assignment, Calibrator, refuse_unreachable
 from privypurse.assignment.uniform import Uniform
+from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget
 
 Excess = Callable[[float], float]
@@ -25,7 +26,7 @@ _USUAL_SLOPE = 1.2  # rates rise a little faster than σ
 
 @dataclass(frozen=True)
 class Sample:
-    """Boenisch et al. (2023), Algorithm 1: one noise multiplier, a sampling rate for each ε.
+    """Boenisch et al. (2023, arXiv 2303.17046), Algorithm 1: one noise multiplier, a sampling rate for each ε.
 
     With a given noise multiplier each rate follows from the person's own (ε, δ) and the training shape alone.
     Without, σ is solved so that the mean rate is batch_size / people.
@@ -33,30 +34,30 @@ class Sample:
 
     name: str = "sample"
 
-    def assign(self, levels: Levels, means: Means) -> Assignment:
-        given = means.shape.noise_multiplier
+    def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
+        given = calibrator.shape.noise_multiplier
         if given is None:
-            sigma, rate, spent = solved_rates(levels, means)
+            sigma, rate, spent = solved_rates(levels, calibrator)
         else:
             sigma = given
-            rate, spent = means.rates(sigma).certified(levels.epsilon, levels.delta)
+            rate, spent = calibrator.rates(sigma).certified(levels.epsilon, levels.delta)
         return Assignment(
             noise_multiplier=sigma,
             rate=rate,
-            clip_norm=np.full(rate.size, means.shape.clip_norm),
+            clip_norm=np.full(rate.size, calibrator.shape.clip_norm),
             capped=spent < UNUSED * levels.epsilon,
             from_budgets=given is None,
         )
 
 
-def solved_rates(levels: Levels, means: Means) -> tuple[float, FloatArray, FloatArray]:
+def solved_rates(levels: Levels, calibrator: Calibrator) -> tuple[float, FloatArray, FloatArray]:
     """σ, the certified rates *at that σ* and their ε; σ is put right until these rates average what is wanted."""
-    wanted = means.shape.batch_size / levels.total
-    log_sigma = math.log(solved_noise(levels, means))
+    wanted = calibrator.shape.batch_size / levels.total
+    log_sigma = math.log(solved_noise(levels, calibrator))
     low, high = -math.inf, math.inf  # σ that give too small, and too large a mean rate
     best: tuple[float, float, FloatArray, FloatArray] | None = None
     for _ in range(_MOST_CORRECTIONS):
-        rate, spent = means.rates(math.exp(log_sigma)).certified(levels.epsilon, levels.delta)
+        rate, spent = calibrator.rates(math.exp(log_sigma)).certified(levels.epsilon, levels.delta)
         off = math.log(float(levels.people @ rate) / levels.total / wanted)
         if best is None or abs(off) < best[0]:
             best = abs(off), math.exp(log_sigma), rate, spent
@@ -70,27 +71,27 @@ def solved_rates(levels: Levels, means: Means) -> tuple[float, FloatArray, Float
     return best[1:]
 
 
-def solved_noise(levels: Levels, means: Means) -> float:
+def solved_noise(levels: Levels, calibrator: Calibrator) -> float:
     """The σ at which the rates that all budgets buy average batch_size / people.
 
     More noise buys everyone a larger rate, so the mean rate rises with σ and one σ fits.
     """
-    refuse_unreachable(levels, means)
-    wanted = means.shape.batch_size / levels.total
+    refuse_unreachable(levels, calibrator)
+    wanted = calibrator.shape.batch_size / levels.total
     if wanted >= 1.0:  # everybody in every step: the strictest person decides
-        return Uniform().assign(levels, means).noise_multiplier
+        return Uniform().assign(levels, calibrator).noise_multiplier
 
-    def excess(means: Means) -> Excess:
+    def excess(calibrator: Calibrator) -> Excess:
         def at(log_sigma: float) -> float:
-            rate = means.rates(math.exp(log_sigma)).guess(levels.epsilon, levels.delta)
+            rate = calibrator.rates(math.exp(log_sigma)).guess(levels.epsilon, levels.delta)
             return math.log(float(levels.people @ rate) / levels.total / wanted)
 
         return at
 
-    by_rdp = _root(excess(means.with_accountant(means.guide)))
-    if means.accountant.name == means.guide.name:
+    by_rdp = _root(excess(replace(calibrator, accountant=calibrator.guide, progress=None)))
+    if calibrator.accountant.name == calibrator.guide.name:
         return math.exp(by_rdp)
-    return math.exp(_secant(excess(means), by_rdp))
+    return math.exp(_secant(excess(calibrator), by_rdp))
 
 
 def _root(excess: Excess) -> float:
@@ -108,7 +109,7 @@ def _root(excess: Excess) -> float:
 
 
 def _secant(excess: Excess, start: float) -> float:
-    """A few dear evaluations around a good start."""
+    """A few slow evaluations around a good start."""
     x, y = start, excess(start)
     slope = _USUAL_SLOPE
     for _ in range(12):

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privypurse.assignment.base import UNUSED, Assignment, Levels, Means
+from privypurse.assignment.base import UNUSED, Assignment, Calibrator
+from privypurse.budgets.levels import Levels
 
 _ROUND_DOWN = 1 - 1e-12
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Boenisch et al. (2023), Algorithm 2: one rate, batch_size / people; a clip norm for each ε.
+    """Boenisch et al. (2023, arXiv 2303.17046), Algorithm 2: one rate, batch_size / people; a clip norm for each ε.
 
     σᵢ is what ε_i needs at that rate; the common σ is the harmonic mean of the σᵢ over people, so that the
     clip norms cᵢ = C·σ/σᵢ average C (their Eq. 10). With a given noise multiplier that takes its place.
@@ -19,14 +20,14 @@ class Scale:
 
     name: str = "scale"
 
-    def assign(self, levels: Levels, means: Means) -> Assignment:
-        rate = min(1.0, means.shape.batch_size / levels.total)
-        inverse, spent = means.inverse_noise(rate).certified(levels.epsilon, levels.delta)
-        sigma = means.shape.noise_multiplier
+    def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
+        rate = min(1.0, calibrator.shape.batch_size / levels.total)
+        inverse, spent = calibrator.inverse_noise(rate).certified(levels.epsilon, levels.delta)
+        sigma = calibrator.shape.noise_multiplier
         if sigma is None:
             sigma = levels.total / float(levels.people @ inverse)
         # Rounded down, so that σ·C/cᵢ, once computed, is not a hair below the certified σᵢ.
-        clip_norm = means.shape.clip_norm * sigma * inverse * _ROUND_DOWN
+        clip_norm = calibrator.shape.clip_norm * sigma * inverse * _ROUND_DOWN
         return Assignment(
             noise_multiplier=sigma,
             rate=np.full(inverse.size, rate),

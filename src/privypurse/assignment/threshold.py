@@ -1,7 +1,7 @@
 """Threshold sampling: who grants less than a threshold τ is drawn less often, and which τ wastes least.
 
-Heo et al. (2023), Definition 4.1 and Equations 6 and 7. With budgets sorted, both wastes have closed forms between
-two neighbouring budgets, so the best threshold is found exactly from prefix sums, not by a grid.
+Heo et al. (2023, arXiv 2305.15165), Definition 4.1 and Equations 6 and 7. The exact search is ours: with budgets
+sorted, both wastes have closed forms between two neighbouring budgets, so prefix sums give the best threshold.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privypurse.assignment.base import UNUSED, Assignment, Levels, Means
+from privypurse.assignment.base import UNUSED, Assignment, Calibrator
+from privypurse.budgets.levels import Levels
 
 
 @dataclass(frozen=True)
@@ -16,20 +17,20 @@ class Uniform:
 
     name: str = "uniform"
 
-    def assign(self, levels: Levels, means: Means) -> Assignment:
+    def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
         strictest, at_delta = levels.epsilon.min(keepdims=True), levels.delta.min(keepdims=True)
-        sigma = means.shape.noise_multiplier
+        sigma = calibrator.shape.noise_multiplier
         if sigma is None:
-            rate = min(1.0, means.shape.batch_size / levels.total)
-            inverse, spent = means.inverse_noise(rate).certified(strictest, at_delta)
+            rate = min(1.0, calibrator.shape.batch_size / levels.total)
+            inverse, spent = calibrator.inverse_noise(rate).certified(strictest, at_delta)
             sigma = float(1.0 / inverse[0])
         else:
-            rates, spent = means.rates(sigma).certified(strictest, at_delta)
+            rates, spent = calibrator.rates(sigma).certified(strictest, at_delta)
             rate = float(rates[0])
         return Assignment(
             noise_multiplier=sigma,
             rate=np.full(levels.epsilon.size, rate),
-            clip_norm=np.full(levels.epsilon.size, means.shape.clip_norm),
+            clip_norm=np.full(levels.epsilon.size, calibrator.shape.clip_norm),
             capped=np.full(levels.epsilon.size, bool(spent[0] < UNUSED * strictest[0])),
             from_budgets=True,
         )

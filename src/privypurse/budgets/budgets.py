@@ -6,18 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from privypurse._validate import first_where, float_vector, refuse
+from privypurse._validate import first_where, float_vector, integer, real, refuse
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import ladder
+from privypurse.budgets.levels import Levels, grouped
 from privypurse.budgets.roll import Roll, ids_of, texts_of
 from privypurse.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from privypurse.budgets.tables import Columns
 
 DEFAULT_DELTA = 1e-5
 SMALLEST, LARGEST = 1e-9, 1e9
@@ -103,9 +101,7 @@ class Budgets:
     def unit_of(self, person: Any) -> int:
         """The unit of a person, by id; of a record, by its number, where there are no ids."""
         if self.person is None:
-            if isinstance(person, bool) or not hasattr(person, "__index__") or not 0 <= person < len(self):
-                raise InvalidInput(f"record is {person!r}; there are {len(self):,}, counted from 0")
-            return int(person)
+            return integer(person, "record", least=0, most=len(self) - 1)
         unit = self._units.get(texts_of(ids_of([person]))[0])
         if unit is None:
             raise InvalidInput(f"person is {person!r}, who has no budget here; give an id of person=")
@@ -114,6 +110,20 @@ class Budgets:
     @cached_property
     def _units(self) -> dict[str, int]:
         return {text: unit for unit, text in enumerate(self._names() or [])}
+
+    @cached_property
+    def _rung(self) -> IntArray:
+        """For each unit the rung of the ladder that its ε is rounded down to: toward privacy, and nowhere else."""
+        return ladder.rung_below(self.epsilon[self.first_record])
+
+    @property
+    def promised(self) -> FloatArray:
+        """For each unit the ε that plans, federations and analysts promise: its budget, rounded down."""
+        return ladder.rung_value(self._rung)
+
+    def levels(self) -> tuple[Levels, IntArray]:
+        """Groups of equal purses, ascending in ε, and for each unit its level."""
+        return grouped(self._rung, self.delta[self.first_record])
 
     def roll(self) -> Roll | None:
         """Who holds them, as a plan keeps it: keyed digests of the ids. None where there are no ids."""
@@ -130,27 +140,9 @@ class Budgets:
         return cls(epsilon_of_levels(levels, epsilon), delta=delta, person=person)
 
     @classmethod
-    def from_frame(
-        cls,
-        frame: Any,
-        epsilon: str | None = None,
-        *,
-        level: str | None = None,
-        levels: Mapping[str, float] | None = None,
-        delta: float | str = DEFAULT_DELTA,
-        person: str | None = None,
-    ) -> Budgets:
-        """From a pandas DataFrame. Arguments name columns, as in `read`."""
-        from privypurse.budgets import (
-            tables as tabular,  # when a table is read, not before: planning from arrays needs no pyarrow
-        )
-
-        return cls._from_columns(tabular.FrameColumns(frame), epsilon, level, levels, delta, person)
-
-    @classmethod
     def read(
         cls,
-        path: str | Path,
+        table: Any,
         epsilon: str | None = None,
         *,
         level: str | None = None,
@@ -158,46 +150,31 @@ class Budgets:
         delta: float | str = DEFAULT_DELTA,
         person: str | None = None,
     ) -> Budgets:
-        """From a CSV or Parquet file (by its ending).
+        """From a CSV or Parquet file (by its ending), or a pandas DataFrame.
 
         Either ``epsilon`` names the column of budgets (default: the column called "epsilon"), or ``level``
         names a column of categories and ``levels`` says which ε each of them stands for. ``delta`` is a
         number or the name of a column, ``person`` the name of the column of ids.
         """
-        from privypurse.budgets import tables as tabular
+        from privypurse.budgets import tables  # here, not above: planning from arrays needs no pyarrow
 
-        return cls._from_columns(tabular.FileColumns(Path(path)), epsilon, level, levels, delta, person)
-
-    @classmethod
-    def _from_columns(
-        cls,
-        columns: Columns,
-        epsilon: str | None,
-        level: str | None,
-        levels: Mapping[str, float] | None,
-        delta: float | str,
-        person: str | None,
-    ) -> Budgets:
-        if level is not None:
-            if epsilon is not None:
-                raise InvalidInput("give either epsilon= (a column of budgets) or level= with levels=, not both")
-            if levels is None:
-                raise InvalidInput(f"level={level!r} needs levels=, the mapping from category to ε")
+        columns = tables.FileColumns(Path(table)) if isinstance(table, str | Path) else tables.FrameColumns(table)
+        if (level is None) != (levels is None) or (level is not None and epsilon is not None):
+            raise InvalidInput(
+                "give either epsilon= (a column of budgets), or level= (a column of categories) and levels= (the "
+                f"mapping from category to ε), not both; got epsilon={epsilon!r}, level={level!r}, levels={levels!r}"
+            )
+        if level is not None and levels is not None:
             eps = epsilon_of_levels(columns.labels(level), levels, where=columns.where(level))
         else:
-            if levels is not None:
-                raise InvalidInput("levels= needs level=, the name of the column that holds the categories")
             column = "epsilon" if epsilon is None else epsilon
             eps = columns.numbers(column)
             _check_epsilon(eps, columns.where(column))
+        deltas: Any = delta
         if isinstance(delta, str):
             deltas = columns.numbers(delta)
             _check_deltas(deltas, columns.where(delta))
-        return cls(
-            eps,
-            delta=deltas if isinstance(delta, str) else delta,
-            person=None if person is None else columns.labels(person),
-        )
+        return cls(eps, delta=deltas, person=None if person is None else columns.labels(person))
 
 
 def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Where | None = None) -> FloatArray:
@@ -207,19 +184,17 @@ def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Where | 
     labels = np.asarray(levels)
     if labels.ndim != 1 or labels.size == 0:
         raise InvalidInput(f"levels must be a non-empty flat sequence of categories; it has shape {labels.shape}")
-    codes, names = _factorised(labels)
-    table = np.full(names.size, np.nan)
-    for code, name in enumerate(names.tolist()):
+    names = labels.tolist()
+    table: dict[Any, float] = {}
+    for row, name in enumerate(names):
+        if name in table:
+            continue
         if name not in epsilon:
-            row = first_where(codes == code)
-            assert row is not None
             place = where(row) if where else f"levels[{row}]"
             known = ", ".join(repr(key) for key in epsilon)
             raise InvalidInput(f"{place} is {name!r}, a level without an ε; the mapping has only {known}")
-        table[code] = float_vector([epsilon[name]], f"epsilon of level {name!r}")[0]
-        if not (np.isfinite(table[code]) and table[code] > 0):
-            raise InvalidInput(f"the ε of level {name!r} is {table[code]}; it must be finite and positive")
-    return table[codes]
+        table[name] = real(epsilon[name], f"the ε of level {name!r}", above=0)
+    return np.fromiter((table[name] for name in names), np.float64, len(names))
 
 
 def _check_epsilon(eps: FloatArray, where: Where | None = None) -> None:
@@ -238,9 +213,7 @@ def _check_deltas(deltas: FloatArray, where: Where | None = None) -> None:
 
 def _checked_delta(delta: Any, n: int) -> FloatArray:
     if np.ndim(delta) == 0:
-        if isinstance(delta, bool | str | bytes) or not hasattr(delta, "__float__"):
-            raise InvalidInput(f"delta is {delta!r}, not a number; 1e-5 is usual")
-        value = np.array([float(delta)])
+        value = np.array([real(delta, "delta", mend="it lies between 0 and 1; 1e-5 is usual")])
         _check_deltas(value, lambda _: "delta")
         return np.broadcast_to(value[0], n)
     dlt = float_vector(delta, "delta")
@@ -258,17 +231,6 @@ def _units(person: Any, n: int) -> tuple[AnyArray | None, IntArray]:
     seen: dict[str, int] = {}
     owner = np.fromiter((seen.setdefault(text, len(seen)) for text in texts_of(ids)), np.int64, n)
     return ids, owner
-
-
-def _factorised(values: AnyArray) -> tuple[IntArray, AnyArray]:
-    try:
-        names, codes = np.unique(values, return_inverse=True)
-    except TypeError:  # ids of mixed kinds cannot be sorted, but they can be looked up
-        seen: dict[Any, int] = {}
-        codes = np.fromiter((seen.setdefault(value, len(seen)) for value in values), np.int64, values.size)
-        names = np.empty(len(seen), dtype=object)
-        names[:] = list(seen)
-    return codes.astype(np.int64), names
 
 
 def _refuse_disagreement(values: FloatArray, owner: IntArray, ids: AnyArray | None, name: str) -> None:

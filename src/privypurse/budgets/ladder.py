@@ -36,6 +36,11 @@ def rung_below(epsilon: FloatArray) -> IntArray:
     return rung
 
 
+def rounded_down(epsilon: float) -> float:
+    """One number on the ladder, as budgets are."""
+    return float(rung_value(rung_below(np.array([epsilon])))[0])
+
+
 def one_digit_floor(values: FloatArray) -> FloatArray:
     """The largest number of one significant digit that is not above each value."""
     vals = np.asarray(values, dtype=np.float64)

@@ -28,7 +28,7 @@ def levels(n: int, epsilon: Sequence[float], shares: Sequence[float], rng: np.ra
 
 
 def three_levels(n: int, rng: np.random.Generator) -> FloatArray:
-    """ThreeLevels of Liu et al. (2024), §7: ε 0.1 / 1 / 5 for 70 / 20 / 10 % of the records."""
+    """ThreeLevels of Liu et al. (2024, arXiv 2401.16251), §7: ε 0.1 / 1 / 5 for 70 / 20 / 10 % of the records."""
     return levels(n, THREE_LEVELS, THREE_SHARES, rng)
 
 
@@ -73,7 +73,7 @@ SKEWED_GROUPS = 20
 
 
 def skewed_groups(n: int, skew: float, rng: np.random.Generator) -> FloatArray:
-    """20 groups with ε evenly in [0.5, 1] and exponentially skewed sizes (Heo et al. 2023, C.1).
+    """20 groups with ε evenly in [0.5, 1] and exponentially skewed sizes (Heo et al. 2023, arXiv 2305.15165, C.1).
 
     ``skew`` is the paper's k: -0.2 (most people strict), 0 (even) or 0.2 (most people relaxed).
     """

@@ -15,7 +15,7 @@ from privypurse.budgets.roll import Seal
 from privypurse.cli.arguments import levels, number_or_name
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
-from privypurse.plans import file as planfile
+from privypurse.plans.file import FORMAT
 from privypurse.runs.config import NewPlan
 from privypurse.runs.planning import made
 
@@ -129,5 +129,5 @@ def _check_out(out: Path, table: Path) -> None:
         raise pp.InvalidInput(f"--out {out} is a folder, or in none that exists; name a file in an existing folder")
     if out.resolve() == table.resolve():
         raise pp.InvalidInput(f"--out {out} is the table itself and would be overwritten; name another file")
-    if out.exists() and planfile.FORMAT.encode() not in out.read_bytes()[:200]:
+    if out.exists() and FORMAT.encode() not in out.read_bytes()[:200]:
         raise pp.InvalidInput(f"--out {out} exists and is no plan; name another file, or remove it first")

@@ -12,7 +12,7 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.plans import summary as summaries
+from privypurse.plans import summary
 
 _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -20,14 +20,14 @@ _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(cod
 def show_plan(plan: pp.Plan, console: Console) -> None:
     """The table by level, with what holds for all above it and what is promised below."""
     table = Table(title=f"plan: {plan.method}", title_justify="left", caption_justify="left")
-    for name in summaries.COLUMNS:
+    for name in summary.COLUMNS:
         table.add_column(name, justify="right")
     for row in plan.by_level():
-        table.add_row(*summaries.cells(row))
-    for line in summaries.facts(plan):
+        table.add_row(*summary.cells(row))
+    for line in summary.facts(plan):
         console.print(as_it_is(line), soft_wrap=True)
     console.print(table)
-    for line in (plan.promise.text, summaries.ROUNDED, summaries.SENSITIVE):
+    for line in (plan.promise.text, summary.ROUNDED, summary.SENSITIVE):
         console.print(line, style="dim")
 
 

@@ -18,14 +18,14 @@ from privypurse._storage import digest_of, digest_of_arrays
 from privypurse._validate import is_integer
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
-from privypurse.budgets import Budgets, ladder
+from privypurse.budgets import Budgets
 from privypurse.budgets.roll import applied, texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
 from privypurse.federated.book import Book
 from privypurse.federated.parameters import Update, put, state_of
 from privypurse.federated.readable import Readable, made_up_like
 from privypurse.federated.terms import Offer, Terms, require_adversary
-from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.plans import Plan, TrainingShape
 from privypurse.training.execution import Execution
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.isolation.loss_fn import Loss
@@ -217,10 +217,9 @@ def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Bo
     Whoever cannot afford it, or grants a smaller δ than the terms have, sits out. That never fails, and where nobody
     takes part the answer is noise alone: the server is not told what anybody grants.
     """
-    terms, first = offer.terms, budgets.first_record
-    promised = ladder.rung_value(ladder.rung_below(budgets.epsilon[first]))
-    strict = budgets.delta[first] < terms.delta
-    levels, level_of = np.unique(np.stack([promised, strict]), axis=1, return_inverse=True)
+    terms = offer.terms
+    strict = budgets.delta[budgets.first_record] < terms.delta
+    levels, level_of = np.unique(np.stack([budgets.promised, strict]), axis=1, return_inverse=True)
     epsilon, out = levels[0], levels[1] > 0
     kept = book.rates  # certifying takes seconds, and a SuperNode of Flower's has a process for each message
     if kept is not None and kept["version"] == __version__:
@@ -257,26 +256,14 @@ def _plan(
     terms: Terms, epsilon: FloatArray, rate: FloatArray, level_of: AnyArray, owner: AnyArray | None = None
 ) -> Plan:
     """What one round does with people of these levels."""
-    return Plan(
-        method="federated",
-        accountant=terms.accountant,
-        promise=Promise.PART,  # of one round: the terms' certificate covers all of them
-        shape=TrainingShape(
-            steps=terms.local_steps,
-            batch_size=terms.batch_size,
-            clip_norm=terms.clip_norm,
-            noise_multiplier=terms.noise_multiplier,
-        ),
-        levels=LevelTable(
-            epsilon=epsilon,
-            delta=np.full(epsilon.size, terms.delta),
-            rate=rate,
-            clip_norm=np.full(epsilon.size, terms.clip_norm),
-            capped=rate == 1.0,
-        ),
-        level_of=level_of,
-        owner=owner,
+    shape = TrainingShape(
+        steps=terms.local_steps,
+        batch_size=terms.batch_size,
+        clip_norm=terms.clip_norm,
+        noise_multiplier=terms.noise_multiplier,
     )
+    purses = epsilon, np.full(epsilon.size, terms.delta)  # the terms' certificate covers all rounds together
+    return Plan.of_round("federated", terms.accountant, shape, purses, rate, level_of=level_of, owner=owner)
 
 
 def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,20 +16,25 @@ from privypurse.arrays import AnyArray
 from privypurse.budgets.roll import Roll, Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans import stopping
-from privypurse.plans.plan import LevelTable, Plan, Promise, TrainingShape
+from privypurse.plans.level_table import LevelTable
+from privypurse.plans.planned import PlannedTraining
+from privypurse.plans.promise import Promise
+from privypurse.plans.shape import TrainingShape
 
 FORMAT = "privypurse-plan"
 VERSIONS = (1, 2)
 """1 holds for an order of rows; 2 knows people or rows: a reader of 1 must not apply it by row number."""
 
+P = TypeVar("P", bound=PlannedTraining)
 
-def dumps(plan: Plan) -> str:
+
+def dumps(plan: PlannedTraining) -> str:
     """The plan as JSON text. Floats are written so that they read back to the same bits."""
     content = _content(plan)
     return json.dumps({**content, "sha256": _digest(content)}, ensure_ascii=False, indent=1) + "\n"
 
 
-def digest(plan: Plan) -> str:
+def digest(plan: PlannedTraining) -> str:
     """A fingerprint: equal plans have equal ones.
 
     Keys are made anew whenever a plan is, and are no part of it. With ids, neither is the order of records: a run
@@ -42,7 +47,7 @@ def digest(plan: Plan) -> str:
     return _digest({**content, "version": 1})
 
 
-def _content(plan: Plan) -> dict[str, Any]:
+def _content(plan: PlannedTraining) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": 1 if plan.roll is None and plan.seal is None else 2,
@@ -59,13 +64,7 @@ def _content(plan: Plan) -> dict[str, Any]:
             **({"stop": stopping.to_json(plan.shape.stop)} if plan.shape.stop else {}),
         },
         "notes": list(plan.notes),
-        "levels": {
-            "epsilon": plan.levels.epsilon.tolist(),
-            "delta": plan.levels.delta.tolist(),
-            "rate": plan.levels.rate.tolist(),
-            "clip_norm": plan.levels.clip_norm.tolist(),
-            "capped": plan.levels.capped.tolist(),
-        },
+        "levels": {name: column.tolist() for name, column in vars(plan.levels).items()},
         "level_of": _packed(plan.level_of),
         "owner": None if plan.owner is None or _one_after_another(plan) else _packed(plan.owner),
         **({} if plan.roll is None else {"people": _people(plan.roll)}),
@@ -73,7 +72,7 @@ def _content(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _one_after_another(plan: Plan) -> bool:
+def _one_after_another(plan: PlannedTraining) -> bool:
     """Whether each person has one record, in the order of people: then nothing needs to be said of it."""
     return plan.roll is not None and np.array_equal(plan.owner, np.arange(plan.people))  # type: ignore[arg-type]
 
@@ -94,8 +93,8 @@ def _roll(content: dict[str, Any] | None) -> Roll | None:
     return Roll(bytes.fromhex(content["key"]), digests, bool(content["one_each"]), str(content["mark"]))
 
 
-def loads(text: str, name: str = "plan") -> Plan:
-    """The plan that `dumps` wrote."""
+def loads(text: str, kind: type[P], name: str = "plan") -> P:
+    """The plan that `dumps` wrote, as an object of this kind."""
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
@@ -115,7 +114,7 @@ def loads(text: str, name: str = "plan") -> Plan:
         roll, rows = _roll(content.get("people")), content.get("rows")
         level_of = _unpacked(content["level_of"])
         owner = None if content["owner"] is None else _unpacked(content["owner"])
-        return Plan(
+        return kind(
             method=content["method"],
             accountant=content["accountant"],
             promise=content["promise"]["protects"],
@@ -138,7 +137,7 @@ def _shape(content: dict[str, Any]) -> TrainingShape:
     return TrainingShape(**{**content, "stop": None if stop is None else stopping.from_json(stop)})
 
 
-def save(plan: Plan, path: Path) -> None:
+def save(plan: PlannedTraining, path: Path) -> None:
     """Write the file whole, so that only its owner may read it: it is as sensitive as the budgets."""
     try:
         replace_text(path, dumps(plan))
@@ -146,11 +145,12 @@ def save(plan: Plan, path: Path) -> None:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}; name a file in an existing folder") from None
 
 
-def load(path: Path) -> Plan:
+def load(path: Path, kind: type[P]) -> P:
+    """The plan in a file; an altered or damaged one is an error."""
     if not path.exists():
         raise InvalidInput(f"{path} does not exist")
     try:
-        return loads(path.read_text(encoding="utf-8"), str(path))
+        return loads(path.read_text(encoding="utf-8"), kind, str(path))
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not a plan: it is not text") from None
     except OSError as error:

@@ -6,9 +6,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from privypurse._validate import integer, real
 from privypurse.accounting import Gaussian, PureDP, Release
 from privypurse.accounting.filters import CURRENCIES
-from privypurse.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class StopAtPlateau:
     patience: int = 2
 
     def __post_init__(self) -> None:
-        _check_positive("noise", self.noise)
+        real(self.noise, "noise", above=0)
         for name in ("every", "most", "patience"):
-            _check_whole(name, getattr(self, name))
+            integer(getattr(self, name), name)
 
     @property
     def release(self) -> Release:
@@ -55,9 +55,9 @@ class StopWhenFew:
     every: int = 10
 
     def __post_init__(self) -> None:
-        _check_positive("epsilon", self.epsilon)
+        real(self.epsilon, "epsilon", above=0)
         for name in ("below", "every"):
-            _check_whole(name, getattr(self, name))
+            integer(getattr(self, name), name)
 
     @property
     def release(self) -> Release:
@@ -85,13 +85,3 @@ def from_json(content: dict[str, Any]) -> Stop:
     """What `to_json` gave."""
     fields = dict(content)
     return KINDS[fields.pop("kind")](**fields)
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} is {value!r}; it must be finite and positive")
-
-
-def _check_whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{name} is {value!r}; it must be a whole number, at least 1")

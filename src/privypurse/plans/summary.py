@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from privypurse.plans.plan import LevelRow, Plan, Promise
+from privypurse.plans.level_table import LevelRow
+from privypurse.plans.planned import PlannedTraining
+from privypurse.plans.promise import Promise
 
 COLUMNS = ("people", "ε promised", "ε certified", "rate", "clip norm")
 
@@ -20,7 +22,7 @@ def cells(row: LevelRow) -> tuple[str, ...]:
     )
 
 
-def facts(plan: Plan) -> list[str]:
+def facts(plan: PlannedTraining) -> list[str]:
     """What holds for the whole plan, a line each."""
     deltas = (float(plan.levels.delta.min()), float(plan.levels.delta.max()))
     unused = sum(row.capped for row in plan.by_level())
@@ -51,7 +53,7 @@ def facts(plan: Plan) -> list[str]:
     return [*lines, *plan.notes]
 
 
-def whose(plan: Plan) -> str:
+def whose(plan: PlannedTraining) -> str:
     """What binds the plan to its people."""
     if plan.roll is not None:
         return "it knows its people by id (as keyed digests): it is applied to their records by person=, in any order"
@@ -60,15 +62,15 @@ def whose(plan: Plan) -> str:
     return "it holds for this order of rows; made from Budgets(…, person=ids) it would follow people"
 
 
-def large_delta(plan: Plan) -> str:
+def large_delta(plan: PlannedTraining) -> str:
     """What a δ of 1/n or more means."""
     return (
-        f"δ = {plan.levels.delta.max():g} is not below 1/{plan.people:,}: it allows that somebody's data is given "
-        "away whole in every run; choose one well below 1 / people"
+        f"δ = {plan.levels.delta.max():g} is not below 1/{plan.people:,}: publishing the data of one person in "
+        f"{plan.people:,}, drawn at random, would keep this promise; choose a δ well below 1 / people"
     )
 
 
-def text(plan: Plan, most: int = 12) -> str:
+def text(plan: PlannedTraining, most: int = 12) -> str:
     """The whole plan as plain text."""
     if plan.promise is Promise.PART:  # its table would say how many were drawn
         return f"method {plan.method}, {plan.steps:,} steps\n\n{plan.promise.text}"

@@ -16,7 +16,6 @@ from privypurse._storage import digest_of_arrays
 from privypurse._validate import integer, real
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
-from privypurse.budgets import ladder
 from privypurse.budgets.budgets import Budgets
 from privypurse.budgets.roll import mark_of
 from privypurse.errors import InvalidInput
@@ -94,9 +93,8 @@ class Analyst:
             )
         self._budgets, self._people = budgets, budgets.people
         self._owner: IntArray | None = None if budgets.person is None else budgets.owner
-        first = budgets.first_record
-        self._epsilon = ladder.rung_value(ladder.rung_below(budgets.epsilon[first]))
-        self.purses = Filter(self._epsilon, budgets.delta[first], currency)
+        self._epsilon = budgets.promised
+        self.purses = Filter(self._epsilon, budgets.delta[budgets.first_record], currency)
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
         self._source = noise_source(seed)
         self._process = os.getpid()

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput, PlanExhausted
-from privypurse.plans import file as planfile
 from privypurse.randomness import SeededRandomness
 from privypurse.training.gradients import Tape, clip_factors, norms, sums
 from privypurse.training.individual.accounting import Accounting
@@ -50,7 +49,7 @@ class PrivateRun:
         self._sums: dict[str, Tensor] = {}
         self._static = False
         self._left_now, self._left_out = torch.zeros((2,), dtype=torch.int64, device=self.device)
-        self._digest = planfile.digest(self.plan)
+        self._digest = self.plan.digest()
         self._closed, self._process = False, os.getpid()
         if self.processes.same(self._digest) != self._digest:
             raise InvalidInput("the processes have different plans; give all of them the same")

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from privypurse._validate import integer
 from privypurse.arrays import FloatArray, IntArray
 from privypurse.errors import InvalidInput, Unsupported
-from privypurse.plans import Plan, Promise
+from privypurse.plans import Plan
 from privypurse.randomness import Randomness
 from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.isolation.batches import Collate
@@ -89,10 +89,6 @@ class Records:
         if self.max_records_per_person is not None:
             integer(self.max_records_per_person, "max_records_per_person")
         _refuse_data(self.dataset, self.plan)
-        if self.plan.promise is Promise.NONE:
-            raise InvalidInput(
-                f"method {self.plan.method} is for comparison only and keeps no budget; choose another"
-            )
         self.plan.require_kept()  # a plan is a file, and may have been altered
 
     @cached_property

@@ -18,8 +18,6 @@ from torch.utils.data import Dataset
 from privypurse._storage import make_folder, replace_file
 from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
-from privypurse.plans import Promise
-from privypurse.plans import file as planfile
 from privypurse.plans.schedule import Schedule
 from privypurse.randomness import Randomness, randomness
 from privypurse.training.distributed import Processes
@@ -113,15 +111,10 @@ def _checked(schedule: Any, person: Any, seed: int | None) -> Schedule:
         raise InvalidInput(
             f"schedule must be a Schedule, not {type(schedule).__name__}; make one with pp.rounds.schedule(…)"
         )
-    if schedule.promise is Promise.NONE and seed is None:
-        raise InvalidInput(
-            f"method {schedule.method} is for comparison only and keeps no budget; choose another, or give a seed= "
-            "to repeat its figures on data that is nobody's"
-        )
     if Processes.found().size > 1:
         raise InvalidInput("rounds are trained in one process: several would each draw people of their own")
     applied = schedule.for_records(person)
-    applied.require_kept()
+    applied.require_kept(seeded=seed is not None)
     return applied
 
 
@@ -159,6 +152,6 @@ def _digest(schedule: Schedule) -> str:
     nobody = np.zeros(schedule.people, dtype=bool)
     whole = hashlib.sha256(str(schedule.separate).encode())
     for number, one in enumerate(schedule.rounds):
-        whole.update(planfile.digest(schedule.round_plan(number, nobody)).encode())
+        whole.update(schedule.round_plan(number, nobody).digest().encode())
         whole.update(one.chance[schedule.level_of].tobytes())
     return whole.hexdigest()

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 import privypurse as pp
-from privypurse.accounting import PLD, RDP, Composed, Odometer, SampledGaussian, level_filter, odometer
+from privypurse.accounting import PLD, RDP, Composed, Odometer, SampledGaussian, odometer, step_filter
 from privypurse.accounting.filters import renyi_purse
-from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.odometer import FOREVER, Reading
+from privypurse.accounting.step_filter import StepFilter
 
-LEVELS = 5
-FINE = 2 * LEVELS  # norms are whole multiples of 1/FINE of a clip norm: so few that quadratures can be remembered
+GRID = 5
+FINE = 2 * GRID  # norms are whole multiples of 1/FINE of a clip norm: so few that quadratures can be remembered
 
 
 # --- The truth: Rényi divergence of the two mixtures by quadrature --------------------------------------------------
@@ -127,8 +127,8 @@ class Adversary:
         if meter.purses is None:
             return self.modest
         beyond = meter.purses.cost[meter.level_of] > meter.purses.left[:, None]
-        level = np.where(beyond.any(axis=1), beyond.argmax(axis=1), LEVELS)
-        return np.minimum(2 * level, FINE)
+        grid_norm = np.where(beyond.any(axis=1), beyond.argmax(axis=1), GRID)
+        return np.minimum(2 * grid_norm, FINE)
 
 
 def play(meter, adversary, *, fixed, steps, looks):
@@ -141,7 +141,7 @@ def play(meter, adversary, *, fixed, steps, looks):
         due = step in looks or (step == fixed and meter.purses is not None)
         norms = adversary.norms(step, meter, due)
         if due:
-            meter.look(norms / FINE, filtering=meter.purses is not None and step >= fixed)
+            meter.new_norms(norms / FINE, filtering=meter.purses is not None and step >= fixed)
         allowed = np.rint(meter.shares() * FINE).astype(np.int64)
         taken[step] = np.minimum(norms, allowed)
         meter.advance()
@@ -171,12 +171,12 @@ def a_table(seed, kinds):
     return {"rate": rate, "noise": noise, "delta": delta, "epsilon": RDP().epsilons(releases, delta)}
 
 
-def filter_of(table, level_of, kind=LevelFilter, levels=LEVELS):
-    return kind(table["rate"], table["noise"], table["epsilon"], table["delta"], level_of, levels)
+def filter_of(table, level_of, kind=StepFilter, grid_size=GRID):
+    return kind(table["rate"], table["noise"], table["epsilon"], table["delta"], level_of, grid_size)
 
 
-def meter_of(table, level_of, purses, kind=Odometer, levels=LEVELS):
-    return kind(table["rate"], table["noise"], level_of, levels=levels, purses=purses)
+def meter_of(table, level_of, purses, kind=Odometer, grid_size=GRID):
+    return kind(table["rate"], table["noise"], level_of, grid_size=grid_size, purses=purses)
 
 
 @given(
@@ -202,7 +202,7 @@ def test_nobody_overdraws_whatever_the_adversary_does(seed, kinds, fixed, extra,
     assert overdrawn(purses, table, level_of, taken, fixed) == []
     # And every step is charged at no less than it was.
     for person in range(people):
-        sizes = np.repeat(np.arange(LEVELS + 1), meter.counts[person])
+        sizes = np.repeat(np.arange(GRID + 1), meter.counts[person])
         assert sizes.size == fixed + extra
         assert (np.sort(taken[:, person])[::-1] <= 2 * np.sort(sizes)[::-1]).all()
 
@@ -265,7 +265,7 @@ def test_nobody_overdraws_a_plan(which, seed):
 
 
 def test_a_purse_is_used_up_and_not_more():
-    """So the property is no empty one: greedy people end with less left than the smallest level costs."""
+    """So the property is no empty one: greedy people end with less left than the smallest grid norm costs."""
     table, level_of = a_table(5, 3), np.array([0, 1, 2])
     purses = filter_of(table, level_of)
     meter = meter_of(table, level_of, purses)
@@ -276,7 +276,7 @@ def test_a_purse_is_used_up_and_not_more():
     for person in range(3):
         order = float(purses.order[person])
         cost = spent_at(order, table["rate"][person], table["noise"][person], taken[:, person])
-        smallest = divergence(order, table["rate"][person], table["noise"][person] * LEVELS)
+        smallest = divergence(order, table["rate"][person], table["noise"][person] * GRID)
         held = renyi_purse(purses.order[person], table["epsilon"][person], table["delta"][person])
         assert 0 <= held - cost <= smallest * (1 + 1e-6)
     assert not taken[-10:].any()
@@ -285,10 +285,10 @@ def test_a_purse_is_used_up_and_not_more():
 # --- Broken twins: the same harness sees each of them --------------------------------------------------------------
 
 
-def seen(twin_filter=LevelFilter, twin_meter=Odometer, *, looks=4, fixed=5, steps=60, reserve=0.0):
+def seen(twin_filter=StepFilter, twin_meter=Odometer, *, looks=4, fixed=5, steps=60, reserve=0.0):
     """How many people overdraw in twenty games, with the honest ones and with a twin."""
     out = []
-    for filter_kind, meter_kind in ((LevelFilter, Odometer), (twin_filter, twin_meter)):
+    for filter_kind, meter_kind in ((StepFilter, Odometer), (twin_filter, twin_meter)):
         count = 0
         for seed in range(20):
             table, level_of = a_table(seed, 2), np.arange(10) % 2
@@ -310,62 +310,62 @@ def seen(twin_filter=LevelFilter, twin_meter=Odometer, *, looks=4, fixed=5, step
     return tuple(out)
 
 
-class OneStepTooMany(LevelFilter):
-    def schedule(self, level):
-        allowed, last = super().schedule(level)
+class OneStepTooMany(StepFilter):
+    def affordable(self, grid_norm):
+        allowed, last = super().affordable(grid_norm)
         return np.minimum(allowed + 1, 2**40), last
 
 
-class RoundsUp(LevelFilter):
+class RoundsUp(StepFilter):
     """Takes the nearest whole number of steps instead of the one below."""
 
-    def schedule(self, level):
-        cost, left = self._cost_of(level), self.left
+    def affordable(self, grid_norm):
+        cost, left = self._cost_of(grid_norm), self.left
         with np.errstate(divide="ignore", invalid="ignore"):
             times = np.where(cost > 0, np.rint(left / cost), 2**40)
-        return np.minimum(times, 2**40).astype(np.int64), np.zeros(level.size, dtype=np.uint16)
+        return np.minimum(times, 2**40).astype(np.int64), np.zeros(grid_norm.size, dtype=np.uint16)
 
 
-class BestInTheEnd(LevelFilter):
+class BestInTheEnd(StepFilter):
     """Goes on while the sum fits at *some* order: rule 5."""
 
-    def __init__(self, rate, noise, epsilon, delta, level_of, levels):
-        super().__init__(rate, noise, epsilon, delta, level_of, levels)
-        honest, self.others = level_filter.best_order, []
+    def __init__(self, rate, noise, epsilon, delta, level_of, grid_size):
+        super().__init__(rate, noise, epsilon, delta, level_of, grid_size)
+        honest, self.others = step_filter.best_order, []
         try:
             for factor in (0.5, 0.7, 1.4, 2.0):
                 orders = np.maximum(np.round(self.order * factor), 2.0)
-                level_filter.best_order = lambda *_, orders=orders: orders
-                self.others.append(LevelFilter(rate, noise, epsilon, delta, level_of, levels))
+                step_filter.best_order = lambda *_, orders=orders: orders
+                self.others.append(StepFilter(rate, noise, epsilon, delta, level_of, grid_size))
         finally:
-            level_filter.best_order = honest
+            step_filter.best_order = honest
 
-    def schedule(self, level):
-        allowed, last = super().schedule(level)
+    def affordable(self, grid_norm):
+        allowed, last = super().affordable(grid_norm)
         for other in self.others:
-            more, rest = other.schedule(level)
+            more, rest = other.affordable(grid_norm)
             last = np.where(more > allowed, rest, np.where(more == allowed, np.maximum(last, rest), last))
             allowed = np.maximum(allowed, more)
         return allowed, last.astype(np.uint16)
 
-    def charge(self, level, steps, who=slice(None)):
-        super().charge(level, steps, who)
+    def charge(self, grid_norm, steps, who=slice(None)):
+        super().charge(grid_norm, steps, who)
         for other in self.others:
-            other.charge(level, steps, who)
+            other.charge(grid_norm, steps, who)
 
 
-class ForgetsTheFixedSteps(LevelFilter):
+class ForgetsTheFixedSteps(StepFilter):
     """Counts from where the filter takes over: what it saw before, it forgets."""
 
     asked = False
 
-    def schedule(self, level):
+    def affordable(self, grid_norm):
         if not self.asked:
             self.asked, self.spent = True, np.zeros_like(self.spent)
-        return super().schedule(level)
+        return super().affordable(grid_norm)
 
 
-class ForgetsTheReserve(LevelFilter):
+class ForgetsTheReserve(StepFilter):
     def set_aside(self, reserve):
         pass
 
@@ -375,18 +375,18 @@ class ForgetsTheLastDrop(Odometer):
         before, full = purses.spent.copy(), np.clip(self.allowed, 0, self.elapsed)
         super()._settle_limited(purses)
         purses.spent = before
-        purses.charge(self.level, full)
+        purses.charge(self.grid_norm, full)
 
 
 class NeverStops(Odometer):
-    """After the last drop it goes on at the level of before."""
+    """After the last drop it goes on at the grid norm of before."""
 
     def shares(self):
-        return np.asarray(np.where(self.elapsed <= self.allowed, super().shares(), self.level / self.levels))
+        return np.asarray(np.where(self.elapsed <= self.allowed, super().shares(), self.grid_norm / self.grid_size))
 
 
 class ChargesTheDrawn(Odometer):
-    """Rule 1 broken: who was not drawn since the last look pays nothing."""
+    """Rule 1 broken: who was not drawn since the last norm pass pays nothing."""
 
     coins = np.random.default_rng(0)
 
@@ -417,8 +417,8 @@ def test_a_forgotten_reserve_is_seen():
 
 
 class RoundsToNearest(Odometer):
-    def look(self, shares, *, filtering=False):
-        super().look(np.rint(np.asarray(shares) * self.levels) / self.levels, filtering=filtering)
+    def new_norms(self, shares, *, filtering=False):
+        super().new_norms(np.rint(np.asarray(shares) * self.grid_size) / self.grid_size, filtering=filtering)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [(Odometer, True), (RoundsToNearest, False)])
@@ -427,10 +427,10 @@ def test_norms_are_rounded_up(kind, kept):
     rate, noise, order = 0.2, 1.5, 8.0
     rng = np.random.default_rng(3)
     norms = rng.integers(0, FINE + 1, (30, 6))
-    norms[:, 0] = 1 + 2 * rng.integers(0, LEVELS, 30)  # always between two levels
-    meter = kind(np.array([rate]), np.array([noise]), np.zeros(6, dtype=np.uint8), levels=LEVELS, exact=False)
+    norms[:, 0] = 1 + 2 * rng.integers(0, GRID, 30)  # always between two grid norms
+    meter = kind(np.array([rate]), np.array([noise]), np.zeros(6, dtype=np.uint8), grid_size=GRID, exact=False)
     for step in norms:
-        meter.look(step / FINE)
+        meter.new_norms(step / FINE)
         assert (meter.shares() == 1).all()  # an estimate limits nothing
         meter.advance()
     charged = meter.counts @ [divergence(order, rate, n) for n in meter.noise_multipliers(0).tolist()]
@@ -442,21 +442,21 @@ def test_norms_are_rounded_up(kind, kept):
 
 
 def test_the_last_drop_is_used():
-    """With fine levels and a few looks, what is left of a purse in the end is less than the smallest level costs."""
+    """On a fine grid and after a few norm passes a purse has less left than the smallest grid norm costs."""
     table, people = a_table(11, 4), 200
     rng = np.random.default_rng(0)
     level_of = rng.integers(0, 4, people).astype(np.uint8)
-    purses = filter_of(table, level_of, levels=1000)
-    meter = meter_of(table, level_of, purses, levels=1000)
+    purses = filter_of(table, level_of, grid_size=1000)
+    meter = meter_of(table, level_of, purses, grid_size=1000)
     shares = rng.uniform(0.05, 1, people)
     for _ in range(30):
-        meter.look(shares, filtering=True)
+        meter.new_norms(shares, filtering=True)
         allowed, last = meter.allowed.copy(), meter.last.copy()
         finite = allowed < 10**6
         before = purses.left.copy()
         meter.advance(10**6)
         meter.settle()
-        rest = before - allowed * purses._cost_of(meter.level)
+        rest = before - allowed * purses._cost_of(meter.grid_norm)
         assert (purses.left <= np.maximum(rest, 0) + 1e-12)[finite].all()
         took = finite & (last > 0)
         dearer = purses.cost[level_of, np.minimum(last + 1, 1000)]
@@ -466,16 +466,16 @@ def test_the_last_drop_is_used():
     assert (purses.spent <= purses.total[level_of]).all()
 
 
-def test_nobody_contributes_after_their_last_drop_until_the_next_look():
-    table, level_of = a_table(7, 1), np.zeros(LEVELS + 1, dtype=np.uint8)
+def test_nobody_contributes_after_their_last_drop_until_the_next_norm_pass():
+    table, level_of = a_table(7, 1), np.zeros(GRID + 1, dtype=np.uint8)
     purses = filter_of(table, level_of)
     meter = meter_of(table, level_of, purses)
-    meter.look(np.arange(LEVELS + 1) / LEVELS, filtering=True)
-    assert meter.level.tolist() == list(range(LEVELS + 1))
+    meter.new_norms(np.arange(GRID + 1) / GRID, filtering=True)
+    assert meter.grid_norm.tolist() == list(range(GRID + 1))
     allowed, last = meter.allowed.copy(), meter.last.copy()
     for step in range(int(allowed[1:].max()) + 5):
-        shares = np.rint(meter.shares() * LEVELS)
-        expected = np.where(step < allowed, np.arange(LEVELS + 1), np.where(step == allowed, last, 0))
+        shares = np.rint(meter.shares() * GRID)
+        expected = np.where(step < allowed, np.arange(GRID + 1), np.where(step == allowed, last, 0))
         np.testing.assert_array_equal(shares, expected)
         np.testing.assert_array_equal(meter.active, (step < allowed) | ((step == allowed) & (last > 0)))
         meter.advance()
@@ -491,21 +491,21 @@ def test_nobody_contributes_after_their_last_drop_until_the_next_look():
 
 
 def simulate(purses, level_of, looks, steps, fixed):
-    """One person, one step at a time. ``looks`` maps a step to the levels seen."""
-    counts = np.zeros((len(level_of), LEVELS + 1), dtype=int)
+    """One person, one step at a time. ``looks`` maps a step to the grid norms seen."""
+    counts = np.zeros((len(level_of), GRID + 1), dtype=int)
     contributed = np.zeros((steps, len(level_of)), dtype=int)
     for person, plan_level in enumerate(level_of):
         cost = purses.cost[plan_level].tolist()
-        left, level, stopped = float(purses.total[plan_level]), LEVELS, False
+        left, grid_norm, stopped = float(purses.total[plan_level]), GRID, False
         for step in range(steps):
             if step in looks:
-                level, stopped = int(looks[step][person]), False
-            now = level
+                grid_norm, stopped = int(looks[step][person]), False
+            now = grid_norm
             if step >= fixed:
                 if stopped:
                     now = 0
-                elif cost[level] > left:
-                    now = max(k for k in range(level + 1) if cost[k] <= left) if left > 0 else 0
+                elif cost[grid_norm] > left:
+                    now = max(k for k in range(grid_norm + 1) if cost[k] <= left) if left > 0 else 0
                     stopped = True
             left -= cost[now]
             counts[person, now] += 1
@@ -520,14 +520,14 @@ def test_counts_against_a_plain_simulation(seed, every):
     table, fixed, steps = a_table(seed, 3), int(rng.integers(0, 10)), 80
     level_of = rng.integers(0, 3, 20).astype(np.uint8)
     purses = filter_of(table, level_of)
-    looks = {step: rng.integers(0, LEVELS + 1, 20) for step in range(2, steps) if step % every == 0 or step == fixed}
-    looks.setdefault(fixed, rng.integers(0, LEVELS + 1, 20))
+    looks = {step: rng.integers(0, GRID + 1, 20) for step in range(2, steps) if step % every == 0 or step == fixed}
+    looks.setdefault(fixed, rng.integers(0, GRID + 1, 20))
     expected, contributed = simulate(purses, level_of.tolist(), looks, steps, fixed)
     meter = meter_of(table, level_of, purses)
     for step in range(steps):
         if step in looks:
-            meter.look(looks[step] / LEVELS, filtering=step >= fixed)
-        np.testing.assert_array_equal(np.rint(meter.shares() * LEVELS), contributed[step])
+            meter.new_norms(looks[step] / GRID, filtering=step >= fixed)
+        np.testing.assert_array_equal(np.rint(meter.shares() * GRID), contributed[step])
         meter.advance()
     np.testing.assert_array_equal(meter.counts, expected)
     paid = (expected * purses.cost[level_of]).sum(axis=1)
@@ -537,16 +537,16 @@ def test_counts_against_a_plain_simulation(seed, every):
 def test_many_looks_of_many_people_are_written_down_as_one_by_one():
     """More people than are near at once, and more looks than are kept unwritten."""
     rng = np.random.default_rng(0)
-    people, looks = 2 * odometer._NEAR + 17, 2 * odometer._TOGETHER + 3
-    meter = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(people, dtype=np.uint8), levels=9)
+    people, looks = 2 * odometer._PEOPLE + 17, 2 * odometer._PASSES + 3
+    meter = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(people, dtype=np.uint8), grid_size=9)
     expected = np.zeros((people, 10), dtype=int)
     expected[:, 9] += 2
     meter.advance(2)
     for look in range(looks):
-        level = rng.integers(0, 10, people)
-        meter.look(level / 9)
+        grid_norm = rng.integers(0, 10, people)
+        meter.new_norms(grid_norm / 9)
         meter.advance(look % 4)
-        expected[np.arange(people), level] += look % 4
+        expected[np.arange(people), grid_norm] += look % 4
         if look == 20:
             np.testing.assert_array_equal(meter.counts, expected)
     np.testing.assert_array_equal(meter.counts, expected)
@@ -564,7 +564,7 @@ def test_settling_in_between_and_going_on_from_a_state_change_nothing(filtering)
         seen_shares = []
         for step in range(60):
             if step % 11 == 0:
-                meter.look(shares[step // 11], filtering=filtering)
+                meter.new_norms(shares[step // 11], filtering=filtering)
             seen_shares.append(meter.shares())
             meter.advance()
             for _ in range(settles):
@@ -586,12 +586,12 @@ def test_settling_in_between_and_going_on_from_a_state_change_nothing(filtering)
 def test_a_state_is_a_copy():
     table, level_of = a_table(3, 1), np.zeros(3, dtype=np.uint8)
     meter = meter_of(table, level_of, filter_of(table, level_of))
-    meter.look(np.full(3, 0.5), filtering=True)
+    meter.new_norms(np.full(3, 0.5), filtering=True)
     meter.advance(2)
     state = meter.state()
     before = {name: np.copy(value) for name, value in state.items()}
     meter.advance(5)
-    meter.look(np.full(3, 0.9), filtering=True)
+    meter.new_norms(np.full(3, 0.9), filtering=True)
     meter.advance(3)
     meter.settle()
     for name, value in state.items():
@@ -605,11 +605,11 @@ def test_a_state_of_others_is_refused():
     meter = meter_of(table, level_of, filter_of(table, level_of))
     state = meter.state()
     fewer = meter_of(table, level_of[:2], filter_of(table, level_of[:2]))
-    coarser = meter_of(table, level_of, filter_of(table, level_of, levels=2), levels=2)
+    coarser = meter_of(table, level_of, filter_of(table, level_of, grid_size=2), grid_size=2)
     for other in (fewer, coarser):
-        with pytest.raises(pp.InvalidInput, match="other people, or other levels"):
+        with pytest.raises(pp.InvalidInput, match="other people, or other grid norms"):
             other.restore(state)
-    for name in ("spent", "level", "allowed", "last"):
+    for name in ("spent", "grid_norm", "allowed", "last"):
         with pytest.raises(pp.InvalidInput, match="not whole"):
             meter.restore({**state, name: state[name][:2]})
     with pytest.raises(pp.InvalidInput, match="not whole"):
@@ -622,18 +622,18 @@ def test_steps_of_which_only_the_number_is_known(filtering):
     table, level_of = a_table(4, 2), np.array([0, 1, 0, 1])
     purses = filter_of(table, level_of)
     meter = meter_of(table, level_of, purses)
-    meter.look(np.array([0.0, 0.3, 0.6, 1.0]), filtering=filtering)
+    meter.new_norms(np.array([0.0, 0.3, 0.6, 1.0]), filtering=filtering)
     meter.advance(2)
     counted, spent = meter.counts.copy(), purses.spent.copy()
     meter.charge_in_full(3)
-    np.testing.assert_array_equal(meter.counts - counted, np.eye(LEVELS + 1)[[LEVELS] * 4] * 3)
-    np.testing.assert_allclose(purses.spent - spent, purses.cost[level_of, LEVELS] * 3)
+    np.testing.assert_array_equal(meter.counts - counted, np.eye(GRID + 1)[[GRID] * 4] * 3)
+    np.testing.assert_allclose(purses.spent - spent, purses.cost[level_of, GRID] * 3)
     # A filter lets nobody go on before it was asked again; fixed steps go on as they were.
     assert (meter.shares() > 0).any() == (not filtering)
     assert meter.active.any() == (not filtering)
-    meter.look(np.full(4, 0.2), filtering=filtering)
+    meter.new_norms(np.full(4, 0.2), filtering=filtering)
     meter.advance()
-    assert (purses.spent <= np.maximum(purses.total[level_of], spent + purses.cost[level_of, LEVELS] * 3)).all()
+    assert (purses.spent <= np.maximum(purses.total[level_of], spent + purses.cost[level_of, GRID] * 3)).all()
 
 
 def test_an_odometer_that_overspent_in_full_lets_nobody_go_on():
@@ -641,7 +641,7 @@ def test_an_odometer_that_overspent_in_full_lets_nobody_go_on():
     purses = filter_of(table, level_of)
     meter = meter_of(table, level_of, purses)
     meter.charge_in_full(10**6)
-    meter.look(np.array([1.0, 1e-9]), filtering=True)
+    meter.new_norms(np.array([1.0, 1e-9]), filtering=True)
     assert not meter.active.any()
     assert not meter.shares().any()
     meter.advance(10)
@@ -652,56 +652,56 @@ def test_an_odometer_that_overspent_in_full_lets_nobody_go_on():
 
 
 def test_what_is_no_norm_counts_in_full():
-    meter = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(9, dtype=np.uint8), levels=10)
-    assert meter.level.tolist() == [10] * 9  # before the first look
+    meter = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(9, dtype=np.uint8), grid_size=10)
+    assert meter.grid_norm.tolist() == [10] * 9  # before the first norm pass
     shares = [0.0, 1e-300, 0.1, 0.1 + 1e-9, 1.0, 7.0, math.nan, math.inf, -1e-3]
-    meter.look(np.array(shares))
-    assert meter.level.tolist() == [0, 1, 1, 2, 10, 10, 10, 10, 10]
-    meter.look(np.full(9, -math.inf))
-    assert meter.level.tolist() == [10] * 9
-    meter.look(np.full(9, -0.0))
-    assert meter.level.tolist() == [0] * 9
+    meter.new_norms(np.array(shares))
+    assert meter.grid_norm.tolist() == [0, 1, 1, 2, 10, 10, 10, 10, 10]
+    meter.new_norms(np.full(9, -math.inf))
+    assert meter.grid_norm.tolist() == [10] * 9
+    meter.new_norms(np.full(9, -0.0))
+    assert meter.grid_norm.tolist() == [0] * 9
     assert meter.shares().tolist() == [0.0] * 9
 
 
-@given(shares=st.lists(st.floats(0, 1), min_size=1, max_size=20), levels=st.sampled_from([1, 3, 7, 100, 65_535]))
+@given(shares=st.lists(st.floats(0, 1), min_size=1, max_size=20), grid_size=st.sampled_from([1, 3, 7, 100, 65_535]))
 @settings(max_examples=100, deadline=None)
-def test_a_level_is_never_below_its_norm(shares, levels):
-    meter = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(len(shares), dtype=np.uint8), levels=levels)
-    meter.look(np.array(shares))
+def test_a_grid_norm_is_never_below_its_norm(shares, grid_size):
+    meter = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(len(shares), dtype=np.uint8), grid_size=grid_size)
+    meter.new_norms(np.array(shares))
     allowed = meter.shares()
     assert (allowed >= np.array(shares) * (1 - 1e-15)).all()
-    assert (allowed <= np.minimum(np.array(shares) + 1 / levels, 1) + 1e-15).all()
+    assert (allowed <= np.minimum(np.array(shares) + 1 / grid_size, 1) + 1e-15).all()
 
 
 def test_wrong_looks_change_nothing():
     table, level_of = a_table(0, 1), np.zeros(3, dtype=np.uint8)
     meter = meter_of(table, level_of, None)
-    meter.look(np.full(3, 0.5))
-    level = meter.level.copy()
+    meter.new_norms(np.full(3, 0.5))
+    grid_norm = meter.grid_norm.copy()
     for shares in (np.ones(2), np.ones((3, 1)), 1.0):
         with pytest.raises(pp.InvalidInput, match="one share for each of 3"):
-            meter.look(shares)
+            meter.new_norms(shares)
     with pytest.raises(pp.InvalidInput, match="no filter"):
-        meter.look(np.ones(3), filtering=True)
-    np.testing.assert_array_equal(meter.level, level)
+        meter.new_norms(np.ones(3), filtering=True)
+    np.testing.assert_array_equal(meter.grid_norm, grid_norm)
     filtered = meter_of(table, level_of, filter_of(table, level_of))
-    filtered.look(np.ones(3), filtering=True)
+    filtered.new_norms(np.ones(3), filtering=True)
     with pytest.raises(pp.InvalidInput, match="overdraw"):
-        filtered.look(np.ones(3))
+        filtered.new_norms(np.ones(3))
 
 
-@pytest.mark.parametrize("levels", [0, -1, 65_536, True])
-def test_levels_that_cannot_be_kept_apart(levels):
-    with pytest.raises(pp.InvalidInput, match="levels is"):
-        Odometer(np.array([0.1]), np.array([1.0]), np.zeros(1, dtype=np.uint8), levels=levels)
+@pytest.mark.parametrize("grid_size", [0, -1, 65_536, True])
+def test_grid_norms_that_cannot_be_kept_apart(grid_size):
+    with pytest.raises(pp.InvalidInput, match="grid_size must be"):
+        Odometer(np.array([0.1]), np.array([1.0]), np.zeros(1, dtype=np.uint8), grid_size=grid_size)
 
 
 def test_a_filter_needs_clipping():
     table, level_of = a_table(0, 1), np.zeros(3, dtype=np.uint8)
     with pytest.raises(pp.InvalidInput, match="an estimate bounds nothing"):
         Odometer(
-            table["rate"], table["noise"], level_of, levels=LEVELS, exact=False, purses=filter_of(table, level_of)
+            table["rate"], table["noise"], level_of, grid_size=GRID, exact=False, purses=filter_of(table, level_of)
         )
     assert Odometer(table["rate"], table["noise"], level_of).reading is Reading.EXACT
     assert Odometer(table["rate"], table["noise"], level_of, exact=False).reading is Reading.ESTIMATE
@@ -711,7 +711,7 @@ def test_a_filter_needs_clipping():
 
 def test_counts_do_not_overflow():
     """More steps than a count holds are refused: they would begin again at 0."""
-    meter = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(2, dtype=np.uint8), levels=2)
+    meter = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(2, dtype=np.uint8), grid_size=2)
     meter.advance(2**32 - 10)
     for wrong in (10, 2**40, -1):
         with pytest.raises(pp.InvalidInput, match="counts hold"):
@@ -719,8 +719,8 @@ def test_counts_do_not_overflow():
         with pytest.raises(pp.InvalidInput, match="counts hold"):
             meter.charge_in_full(wrong)
     meter.charge_in_full(4)
-    meter.look(np.array([0.4, 0.9]))
-    again = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(2, dtype=np.uint8), levels=2)
+    meter.new_norms(np.array([0.4, 0.9]))
+    again = Odometer(np.array([0.1]), np.array([1.0]), np.zeros(2, dtype=np.uint8), grid_size=2)
     again.restore(meter.state())
     with pytest.raises(pp.InvalidInput, match="counts hold"):
         again.advance(6)
@@ -730,9 +730,9 @@ def test_counts_do_not_overflow():
 
 def test_a_filter_that_pays_for_ever():
     """Costs so small that a purse pays for more steps than will ever be taken."""
-    purses = LevelFilter(np.array([1e-9]), np.array([50.0]), np.array([5.0]), np.array([1e-5]), np.zeros(1, int), 100)
+    purses = StepFilter(np.array([1e-9]), np.array([50.0]), np.array([5.0]), np.array([1e-5]), np.zeros(1, int), 100)
     meter = Odometer(np.array([1e-9]), np.array([50.0]), np.zeros(1, int), purses=purses)
-    meter.look(np.array([0.01]), filtering=True)
+    meter.new_norms(np.array([0.01]), filtering=True)
     assert 2**32 < meter.allowed[0] <= 2**40 < FOREVER
     meter.advance(2**31)
     assert meter.shares()[0] == 0.01
@@ -746,12 +746,12 @@ def test_a_filter_that_pays_for_ever():
 RATES, NOISE = np.array([0.01, 0.1, 0.0, 1.0, 0.1]), np.array([1.0, 2.5, 1.0, 12.0, 6.0])
 
 
-def counted(people=40, levels=8, steps=300, seed=0):
+def counted(people=40, grid_size=8, steps=300, seed=0):
     rng = np.random.default_rng(seed)
     level_of = (np.arange(people) % RATES.size).astype(np.uint8)
-    meter = Odometer(RATES, NOISE, level_of, levels=levels)
+    meter = Odometer(RATES, NOISE, level_of, grid_size=grid_size)
     for look in range(4):
-        meter.look(rng.random(people) ** 2 * (np.arange(people) >= 5))
+        meter.new_norms(rng.random(people) ** 2 * (np.arange(people) >= 5))
         meter.advance(steps // 4 + look)
     return meter
 
@@ -761,8 +761,8 @@ def release_of(meter, person):
     steps = meter.counts[person]
     return Composed(
         tuple(
-            SampledGaussian(float(RATES[level]), float(NOISE[level] * meter.levels / k), int(steps[k]))
-            for k in range(1, meter.levels + 1)
+            SampledGaussian(float(RATES[level]), float(NOISE[level] * meter.grid_size / k), int(steps[k]))
+            for k in range(1, meter.grid_size + 1)
             if steps[k]
         )
     )
@@ -793,7 +793,7 @@ def test_loss_distribution_readings_are_those_of_the_composed_release():
     assert (ours[:5] == 0).all()
     # The tighter of the two accountants, and at the largest norms the worst case itself.
     assert (ours <= meter.epsilon(1e-5, "rdp") * 1.002).all()
-    full = Odometer(RATES, NOISE, meter.level_of, levels=8)
+    full = Odometer(RATES, NOISE, meter.level_of, grid_size=8)
     full.advance(int(meter.counts[0].sum()))
     np.testing.assert_allclose(full.epsilon(1e-5, "pld"), worst, rtol=2e-3)
     assert (full.epsilon(1e-5, "pld") <= worst).all()
@@ -815,7 +815,7 @@ def test_readings_of_some_are_those_of_all(accountant):
 def test_people_in_any_order_have_the_same_readings():
     meter = counted()
     shuffled = np.random.default_rng(0).permutation(meter.people)
-    other = Odometer(RATES, NOISE, meter.level_of[shuffled], levels=8)
+    other = Odometer(RATES, NOISE, meter.level_of[shuffled], grid_size=8)
     other.restore({**meter.state(), **{k: v[shuffled] for k, v in meter.state().items() if k != "filtering"}})
     for accountant in ("rdp", "pld"):
         np.testing.assert_allclose(
@@ -827,31 +827,31 @@ def test_readings_rise_with_steps_and_norms():
     for accountant in ("rdp", "pld"):
         before = counted(steps=100).epsilon(1e-5, accountant)
         assert (counted(steps=400).epsilon(1e-5, accountant) >= before).all()
-    small, large = (Odometer(RATES, NOISE, np.arange(5), levels=8) for _ in range(2))
-    small.look(np.full(5, 0.3))
-    large.look(np.full(5, 0.8))
+    small, large = (Odometer(RATES, NOISE, np.arange(5), grid_size=8) for _ in range(2))
+    small.new_norms(np.full(5, 0.3))
+    large.new_norms(np.full(5, 0.8))
     small.advance(50)
     large.advance(50)
     assert (small.epsilon(1e-5)[[0, 1, 3, 4]] < large.epsilon(1e-5)[[0, 1, 3, 4]]).all()
 
 
 def test_nothing_was_spent_before_the_first_step():
-    meter = Odometer(RATES, NOISE, np.arange(5), levels=8)
+    meter = Odometer(RATES, NOISE, np.arange(5), grid_size=8)
     for accountant in ("rdp", "pld"):
         assert meter.epsilon(1e-5, accountant).tolist() == [0.0] * 5
     with pytest.raises(pp.InvalidInput, match="accountant is 'gdp'"):
         meter.epsilon(1e-5, "gdp")
 
 
-def test_one_person_and_one_level():
-    meter = Odometer(np.array([0.05]), np.array([1.0]), np.zeros(1, dtype=np.uint8), levels=1)
-    meter.look(np.array([0.001]))
+def test_one_person_and_one_grid_norm():
+    meter = Odometer(np.array([0.05]), np.array([1.0]), np.zeros(1, dtype=np.uint8), grid_size=1)
+    meter.new_norms(np.array([0.001]))
     meter.advance(100)
     assert meter.counts.tolist() == [[0, 100]]
     release = SampledGaussian(0.05, 1.0, 100)
     assert meter.epsilon(1e-5, "rdp")[0] == pytest.approx(RDP().epsilons([release], 1e-5)[0], rel=1e-9)
     assert meter.epsilon(1e-5, "pld")[0] == pytest.approx(PLD().epsilons([release], 1e-5)[0], rel=2e-3)
-    meter.look(np.array([0.0]))
+    meter.new_norms(np.array([0.0]))
     meter.advance(5)
     assert meter.counts.tolist() == [[5, 100]]
 

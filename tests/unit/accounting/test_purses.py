@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, special
 
 import privypurse as pp
-from privypurse.accounting import filters, level_filter, sampled_gaussian
+from privypurse.accounting import filters, sampled_gaussian, step_filter
 from privypurse.accounting.filters import CURRENCIES, Filter, RenyiCurrency, best_order, renyi_purse
-from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.rdp import ORDERS
+from privypurse.accounting.step_filter import StepFilter
 
 EPSILONS = st.floats(math.log(0.01), math.log(50)).map(math.exp)
 DELTAS = st.floats(math.log(1e-12), math.log(0.05)).map(math.exp)
@@ -342,24 +342,24 @@ def test_orders_costs_and_purses_are_ones_own():
     """Other people, and their budgets and places, change nothing for anybody (rules 5 and 7)."""
     columns = table()
     level_of = np.arange(5, dtype=np.uint8)
-    together = LevelFilter(**columns, level_of=level_of, levels=7)
+    together = StepFilter(**columns, level_of=level_of, grid_size=7)
     for level in range(5):
         mine = {name: column[level : level + 1] for name, column in columns.items()}
-        alone = LevelFilter(**mine, level_of=np.zeros(3, dtype=np.uint8), levels=7)
+        alone = StepFilter(**mine, level_of=np.zeros(3, dtype=np.uint8), grid_size=7)
         assert alone.order[0] == together.order[level]
         assert alone.total[0] == together.total[level]
         np.testing.assert_array_equal(alone.cost[0], together.cost[level])
-    backwards = LevelFilter(**{name: column[::-1] for name, column in columns.items()}, level_of=level_of, levels=7)
+    backwards = StepFilter(**{name: column[::-1] for name, column in columns.items()}, level_of=level_of, grid_size=7)
     np.testing.assert_array_equal(backwards.order[::-1], together.order)
     np.testing.assert_array_equal(backwards.cost[::-1], together.cost)
 
 
 def test_an_order_does_not_depend_on_what_happens():
-    """Fixed before the first step: neither levels, nor looks, nor spending have any part in it."""
-    purses = LevelFilter(**table(), level_of=np.arange(5), levels=9)
+    """Fixed before the first step: neither grid norms, nor norm passes, nor spending have any part in it."""
+    purses = StepFilter(**table(), level_of=np.arange(5), grid_size=9)
     order, total, cost = purses.order.copy(), purses.total.copy(), purses.cost.copy()
     purses.charge(np.array([9, 0, 3, 4, 1]), 7)
-    purses.schedule(np.array([1, 2, 3, 4, 9]))
+    purses.affordable(np.array([1, 2, 3, 4, 9]))
     purses.set_aside(purses.total / 2)
     np.testing.assert_array_equal(purses.order, order)
     np.testing.assert_array_equal(purses.total, total)
@@ -379,9 +379,9 @@ def test_best_order_by_brute_force():
 
 
 def test_a_budget_that_no_order_can_prove_lets_nothing_through():
-    purses = LevelFilter(one(0.1), one(2.0), one(1e-4), one(1e-9), np.zeros(2, dtype=np.uint8), 10)
+    purses = StepFilter(one(0.1), one(2.0), one(1e-4), one(1e-9), np.zeros(2, dtype=np.uint8), 10)
     assert purses.total.tolist() == [0.0]
-    allowed, last = purses.schedule(np.array([10, 1], dtype=np.uint16))
+    allowed, last = purses.affordable(np.array([10, 1], dtype=np.uint16))
     assert allowed.tolist() == last.tolist() == [0, 0]
 
 
@@ -390,25 +390,25 @@ def test_a_budget_that_no_order_can_prove_lets_nothing_through():
 
 @given(
     seed=st.integers(0, 2**32),
-    levels=st.sampled_from([1, 2, 10, 100]),
+    grid_size=st.sampled_from([1, 2, 10, 100]),
     spent=st.floats(0, 1.1),
     reserve=st.sampled_from([0.0, 0.3, 2.0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_schedule_is_affordable_and_one_step_more_is_not(seed, levels, spent, reserve):
+def test_what_is_affordable_is_paid_for_and_one_step_more_is_not(seed, grid_size, spent, reserve):
     rng = np.random.default_rng(seed)
     level_of = rng.integers(0, 5, 40).astype(np.uint8)
-    purses = LevelFilter(**table(seed=seed), level_of=level_of, levels=levels)
+    purses = StepFilter(**table(seed=seed), level_of=level_of, grid_size=grid_size)
     purses.set_aside(purses.total * reserve)
     purses.spent = purses.total[level_of] * spent * rng.random(40)
-    level = rng.integers(0, levels + 1, 40).astype(np.uint16)
-    allowed, last = purses.schedule(level)
-    assert (last <= level).all()
+    grid_norm = rng.integers(0, grid_size + 1, 40).astype(np.uint16)
+    allowed, last = purses.affordable(grid_norm)
+    assert (last <= grid_norm).all()
     for person in range(40):
         row = purses.cost[level_of[person]].tolist()
         held = float(purses.total[level_of[person]]) * (1 - reserve)
         left = math.fsum([held, -float(purses.spent[person])])
-        cost, steps = row[level[person]], int(allowed[person])
+        cost, steps = row[grid_norm[person]], int(allowed[person])
         assert steps >= 0
         if cost == 0:
             assert steps >= 2**40
@@ -418,12 +418,12 @@ def test_a_schedule_is_affordable_and_one_step_more_is_not(seed, levels, spent, 
             continue
         assert steps * cost + row[last[person]] <= left * (1 + 1e-15)
         assert (steps + 1) * cost > left * (1 - 1e-9)
-        if last[person] < level[person]:
+        if last[person] < grid_norm[person]:
             assert steps * cost + row[last[person] + 1] > left * (1 - 1e-9)
 
 
-def test_costs_rise_with_the_level():
-    purses = LevelFilter(**table(), level_of=np.arange(5), levels=50)
+def test_costs_rise_with_the_grid_norm():
+    purses = StepFilter(**table(), level_of=np.arange(5), grid_size=50)
     assert (purses.cost[:, 0] == 0).all()
     assert (np.diff(purses.cost, axis=1) > 0).all()
 
@@ -431,17 +431,17 @@ def test_costs_rise_with_the_level():
 def test_a_step_that_nobody_can_pay_is_never_allowed():
     """Noise so small that its square is 0: an infinite cost, which must not turn into "not a number"."""
     with np.errstate(all="ignore"):
-        purses = LevelFilter(one(1.0), one(1e-170), one(1.0), one(1e-5), np.zeros(2, dtype=np.uint8), 4)
+        purses = StepFilter(one(1.0), one(1e-170), one(1.0), one(1e-5), np.zeros(2, dtype=np.uint8), 4)
     assert np.isinf(purses.cost[0, 1:]).all()
-    allowed, last = purses.schedule(np.array([4, 1], dtype=np.uint16))
+    allowed, last = purses.affordable(np.array([4, 1], dtype=np.uint16))
     assert allowed.tolist() == last.tolist() == [0, 0]
 
 
 def test_who_takes_no_part_pays_nothing():
-    purses = LevelFilter(
+    purses = StepFilter(
         np.array([0.0, 0.1]), np.full(2, 1.0), np.full(2, 2.0), np.full(2, 1e-5), np.array([0, 1]), 10
     )
-    allowed, _ = purses.schedule(np.array([10, 10], dtype=np.uint16))
+    allowed, _ = purses.affordable(np.array([10, 10], dtype=np.uint16))
     assert allowed[0] >= 2**40
     purses.charge(np.array([10, 10]), 10**6)
     assert purses.spent[0] == 0 < purses.spent[1]
@@ -449,12 +449,12 @@ def test_who_takes_no_part_pays_nothing():
 
 def test_what_is_set_aside_is_left_alone():
     level_of = np.array([0, 0, 1])
-    purses = LevelFilter(np.full(2, 0.1), np.full(2, 1.0), np.array([4.0, 1.0]), np.full(2, 1e-5), level_of, 100)
+    purses = StepFilter(np.full(2, 0.1), np.full(2, 1.0), np.array([4.0, 1.0]), np.full(2, 1e-5), level_of, 100)
     whole = purses.left
     price = np.array([purses.total[0] * 0.4, purses.total[1] * 1.5])  # the second does not hold so much
     purses.set_aside(price)
     np.testing.assert_allclose(purses.left, np.maximum(whole - price[level_of], 0.0))
-    allowed, last = purses.schedule(np.full(3, 100, dtype=np.uint16))
+    allowed, last = purses.affordable(np.full(3, 100, dtype=np.uint16))
     assert allowed[0] > 0 == allowed[2] == last[2]
     purses.charge(np.full(3, 100), allowed)
     purses.charge(last, 1)
@@ -471,11 +471,11 @@ def test_plan_levels_beyond_what_small_integers_hold():
     columns = {name: np.repeat(column[:1], levels) for name, column in table().items()}
     columns["rate"] = np.geomspace(0.01, 0.2, levels)
     level_of = np.array([0, 1, 3, 254, 255], dtype=np.uint8)
-    purses = LevelFilter(**columns, level_of=level_of, levels=100)
+    purses = StepFilter(**columns, level_of=level_of, grid_size=100)
     purses.charge(np.full(5, 100, dtype=np.uint16), 3)
     np.testing.assert_allclose(purses.spent, purses.cost[level_of.astype(int), 100] * 3)
     assert (np.diff(purses.spent) > 0).all()
-    allowed, _ = purses.schedule(np.full(5, 7, dtype=np.uint16))
+    allowed, _ = purses.affordable(np.full(5, 7, dtype=np.uint16))
     expected = purses.left / purses.cost[level_of.astype(int), 7]
     np.testing.assert_array_equal(allowed, np.floor(expected))
 
@@ -601,7 +601,7 @@ def test_the_parts_of_delta_in_a_plan_add_up():
 
 def test_the_margin_is_more_than_adding_up_can_hide():
     """Ten million costs in double precision, each rounded down at worst: half a unit in the last place a time."""
-    for module in (filters, level_filter):
+    for module in (filters, step_filter):
         assert 1e7 * np.finfo(np.float64).eps / 2 < 1 - module._SUMMING
     purses = Filter(one(1.0), one(1e-5))
     purses.spent = purses.total.copy()

@@ -438,22 +438,6 @@ def test_the_published_fit_is_good_and_still_no_bound():
     assert curve.rate(np.array([curve.at_one, 2 * curve.at_one])).tolist() == [1.0, 1.0]
 
 
-def test_levels_of_counts_people_and_points_back_at_them():
-    levels, level_of = assignment.levels_of(pp.Budgets([2.0, 1.0, 2.01, 1.0, 5.0]))
-    assert levels.epsilon.tolist() == [1.0, 2.0, 5.0]
-    assert levels.people.tolist() == [2, 2, 1]
-    assert levels.total == 5
-    assert level_of.tolist() == [1, 0, 1, 0, 2]
-
-
-def test_levels_of_persons_and_several_deltas():
-    budgets = pp.Budgets([1.0, 1.0, 2.0, 1.0], delta=[1e-5, 1e-6, 1e-5, 1e-5], person=["a", "b", "c", "a"])
-    levels, level_of = assignment.levels_of(budgets)
-    table = list(zip(levels.epsilon.tolist(), levels.delta.tolist(), levels.people.tolist(), strict=True))
-    assert table == [(1.0, 1e-6, 1), (1.0, 1e-5, 1), (2.0, 1e-5, 1)]
-    assert level_of.tolist() == [1, 0, 2]
-
-
 @pytest.mark.parametrize(
     ("mine", "others", "arguments"),
     [  # near the floor of the Rényi curve, where nodes are flat; and a neighbour whose tiny δ wants more digits

@@ -156,9 +156,9 @@ def test_a_method_that_keeps_no_budget_has_no_filter():
 
 @pytest.mark.parametrize("wrong", [0, -1.0, float("nan"), float("inf"), True, "2"])
 def test_questions_need_noise(wrong):
-    with pytest.raises(pp.InvalidInput, match="positive"):
+    with pytest.raises(pp.InvalidInput, match="must be a finite number above 0"):
         pp.StopAtPlateau(noise=wrong)
-    with pytest.raises(pp.InvalidInput, match="positive"):
+    with pytest.raises(pp.InvalidInput, match="must be a finite number above 0"):
         pp.StopWhenFew(below=1, epsilon=wrong)
 
 

@@ -222,7 +222,7 @@ def test_budgets_of_other_people_are_other_budgets():
 def test_a_person_without_a_budget_is_refused_by_name():
     with pytest.raises(pp.InvalidInput, match="person is 'z', who has no budget here"):
         pp.Budgets([1.0, 2.0], person=["a", "b"]).unit_of("z")
-    with pytest.raises(pp.InvalidInput, match="record is 2; there are 2"):
+    with pytest.raises(pp.InvalidInput, match="record must be a whole number from 0 to 1, not 2"):
         pp.Budgets([1.0, 2.0]).unit_of(2)
 
 
@@ -269,7 +269,7 @@ def assert_is_the_frame(budgets):
 @pytest.mark.parametrize("kind", ["frame", "csv", "parquet"])
 def test_columns_of_frames_and_files(frame, tmp_path, kind):
     if kind == "frame":
-        assert_is_the_frame(pp.Budgets.from_frame(frame, "budget", delta="failure", person="who"))
+        assert_is_the_frame(pp.Budgets.read(frame, "budget", delta="failure", person="who"))
         return
     path = written(frame, tmp_path / f"people.{kind}")
     assert_is_the_frame(pp.Budgets.read(path, "budget", delta="failure", person="who"))
@@ -280,7 +280,7 @@ def test_columns_of_frames_and_files(frame, tmp_path, kind):
 def test_level_columns_of_frames_and_files(frame, tmp_path, kind):
     levels = {"low": 0.25, "mid": 1.0, "high": 8.0}
     if kind == "frame":
-        budgets = pp.Budgets.from_frame(frame, level="consent", levels=levels)
+        budgets = pp.Budgets.read(frame, level="consent", levels=levels)
     else:
         path = written(frame, tmp_path / f"people.{kind}")
         budgets = pp.Budgets.read(path, level="consent", levels=levels)
@@ -291,7 +291,7 @@ def test_the_column_of_budgets_is_called_epsilon_unless_said_otherwise(tmp_path)
     path = csv(tmp_path / "people.csv", "epsilon,other\n1,9\n2,9\n")
     assert pp.Budgets.read(path).epsilon.tolist() == [1.0, 2.0]
     assert pp.Budgets.read(path, "other").epsilon.tolist() == [9.0, 9.0]
-    assert pp.Budgets.from_frame(pd.DataFrame({"epsilon": [1.0, 2.0]})).epsilon.tolist() == [1.0, 2.0]
+    assert pp.Budgets.read(pd.DataFrame({"epsilon": [1.0, 2.0]})).epsilon.tolist() == [1.0, 2.0]
 
 
 def test_csv_numbers_may_have_spaces_exponents_and_a_byte_order_mark(tmp_path):
@@ -344,9 +344,9 @@ BAD_ARRAYS = {
     "delta one": (lambda: pp.Budgets([1.0], delta=1), ["delta", "1.0", "between 0 and 1"]),
     "delta negative": (lambda: pp.Budgets([1.0], delta=-1e-5), ["delta", "-1e-05", "between 0 and 1"]),
     "delta nan": (lambda: pp.Budgets([1.0], delta=NAN), ["delta", "nan", "between 0 and 1"]),
-    "delta None": (lambda: pp.Budgets([1.0], delta=None), ["delta", "None", "not a number"]),
-    "delta boolean": (lambda: pp.Budgets([1.0], delta=True), ["delta", "True", "not a number"]),
-    "delta text": (lambda: pp.Budgets([1.0], delta="small"), ["delta", "small", "not a number"]),
+    "delta None": (lambda: pp.Budgets([1.0], delta=None), ["delta", "a finite number, not None"]),
+    "delta boolean": (lambda: pp.Budgets([1.0], delta=True), ["delta", "a finite number, not True"]),
+    "delta text": (lambda: pp.Budgets([1.0], delta="small"), ["delta", "a finite number, not 'small'"]),
     "deltas outside": (lambda: pp.Budgets([1.0] * 3, delta=[0.1, 1.0, 2.0]), ["delta[1]", "1.0", "between 0 and 1"]),
     "deltas nan": (lambda: pp.Budgets([1.0] * 2, delta=[0.1, NAN]), ["delta[1]", "nan", "between 0 and 1"]),
     "deltas length": (
@@ -362,9 +362,12 @@ BAD_ARRAYS = {
         lambda: pp.Budgets.from_levels(["a", "b", "c", "c"], {"a": 1.0, "b": 2.0}),
         ["levels[2]", "'c'", "without an ε", "'a', 'b'"],
     ),
-    "level not positive": (lambda: pp.Budgets.from_levels(["a"], {"a": 0.0}), ["'a'", "0.0", "positive"]),
+    "level not positive": (lambda: pp.Budgets.from_levels(["a"], {"a": 0.0}), ["'a'", "above 0, not 0.0"]),
     "level not finite": (lambda: pp.Budgets.from_levels(["a"], {"a": INF}), ["'a'", "inf", "finite"]),
-    "level ε is text": (lambda: pp.Budgets.from_levels(["a"], {"a": "1"}), ["level 'a'", "not a number"]),
+    "level ε is text": (
+        lambda: pp.Budgets.from_levels(["a"], {"a": "1"}),
+        ["level 'a'", "above 0, not '1'"],
+    ),
     "level mapping empty": (lambda: pp.Budgets.from_levels(["a"], {}), ["mapping", "empty", "give an ε"]),
     "levels empty": (lambda: pp.Budgets.from_levels([], {"a": 1.0}), ["levels", "non-empty"]),
     "levels 2-D": (lambda: pp.Budgets.from_levels([["a"]], {"a": 1.0}), ["levels", "flat", "(1, 1)"]),
@@ -422,7 +425,7 @@ BAD_CSV = {
         ["not both"],
     ),
     "level alone": ("l\na\n", {"level": "l"}, ["'l'", "levels="]),
-    "levels alone": ("epsilon,l\n1,a\n", {"levels": {"a": 1.0}}, ["levels=", "needs level="]),
+    "levels alone": ("epsilon,l\n1,a\n", {"levels": {"a": 1.0}}, ["levels=", "or level= (a column"]),
     "header only": ("epsilon,x\n", {}, ["people.csv", "no rows", "at least one"]),
     "nothing": ("", {}, ["people.csv", "cannot be read", "Empty"]),
     "ragged": ("epsilon,x\n1,2\n3\n", {}, ["people.csv", "cannot be read"]),
@@ -508,6 +511,6 @@ BAD_FRAMES = {
 def test_bad_frames_are_refused(case):
     frame, arguments, words = BAD_FRAMES[case]
     with pytest.raises(pp.InvalidInput) as caught:
-        pp.Budgets.from_frame(frame, **arguments)
+        pp.Budgets.read(frame, **arguments)
     for word in words:
         assert word in str(caught.value)

@@ -99,7 +99,7 @@ def test_two_people_with_one_digest_make_another_key(monkeypatch):
 def test_everybody_has_their_own_rate_and_clip_norm_whatever_their_rows_are(records, method, saved):
     """Any order, any subset, rows more than before: what is promised goes with the id."""
     plan = SEVERAL[method]
-    plan = planfile.loads(planfile.dumps(plan)) if saved else plan
+    plan = planfile.loads(planfile.dumps(plan), pp.Plan) if saved else plan
     made = plan.applied_to(records)
     place = [WHO.index(who) for who in records]
     for name in ("rates", "clip_norms", "epsilon"):
@@ -226,7 +226,7 @@ def test_a_file_whose_digests_are_damaged_is_refused(tmp_path):
         content.pop("sha256")
         content["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         with pytest.raises(pp.InvalidInput, match="cannot be read"):
-            planfile.loads(json.dumps(content))
+            planfile.loads(json.dumps(content), pp.Plan)
 
 
 def test_a_round_of_a_schedule_is_no_plan_that_a_file_may_hold():
@@ -236,7 +236,7 @@ def test_a_round_of_a_schedule_is_no_plan_that_a_file_may_hold():
     content.pop("sha256")
     content["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     with pytest.raises(pp.InvalidInput, match="one round of a larger whole"):
-        planfile.loads(json.dumps(content))
+        planfile.loads(json.dumps(content), pp.Plan)
 
 
 @pytest.mark.parametrize("before", [0o644, 0o666, 0o600, None])
@@ -360,7 +360,7 @@ def edited(plan, change):
     content.pop("sha256")
     change(content)
     whole = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return planfile.loads(json.dumps({**content, "sha256": whole}))
+    return planfile.loads(json.dumps({**content, "sha256": whole}), pp.Plan)
 
 
 @pytest.mark.parametrize(

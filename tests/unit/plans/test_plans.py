@@ -59,25 +59,25 @@ def test_a_shape_keeps_its_numbers_as_plain_ones():
 @pytest.mark.parametrize("name", ["steps", "batch_size"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, 1.5, "3", None, True, math.nan, [3]])
 def test_counts_must_be_whole_and_positive(name, value):
-    with pytest.raises(pp.InvalidInput, match=rf"{name} is .*whole number, at least 1"):
+    with pytest.raises(pp.InvalidInput, match=rf"{name} must be a whole number of at least 1, not"):
         pp.TrainingShape(**{"steps": 1, "batch_size": 1, name: value})
 
 
 @pytest.mark.parametrize("name", ["clip_norm", "noise_multiplier"])
 @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "3", True, [3.0]])
 def test_scales_must_be_finite_and_positive(name, value):
-    with pytest.raises(pp.InvalidInput, match=rf"{name} is"):
+    with pytest.raises(pp.InvalidInput, match=rf"{name} must be a finite number above 0, not"):
         pp.TrainingShape(**{"steps": 1, "batch_size": 1, name: value})
 
 
 def test_a_clip_norm_cannot_be_left_open():
-    with pytest.raises(pp.InvalidInput, match="clip_norm is None"):
+    with pytest.raises(pp.InvalidInput, match=r"clip_norm must be .*, not None"):
         pp.TrainingShape(steps=1, batch_size=1, clip_norm=None)
 
 
 @pytest.mark.parametrize("name", ["steps", "batch_size", "clip_norm", "noise_multiplier"])
 def test_planning_checks_its_shape(name):
-    with pytest.raises(pp.InvalidInput, match=f"{name} is"):
+    with pytest.raises(pp.InvalidInput, match=f"{name} must be .*, not -1"):
         make(**{name: -1})
 
 
@@ -235,7 +235,7 @@ def test_without_sampling_spent_is_the_exact_cost_of_gaussians():
 
 @pytest.mark.parametrize("steps", [-1, 21, 1.0, "3", True])
 def test_steps_out_of_range_are_refused(steps):
-    with pytest.raises(pp.InvalidInput, match=r"steps is .*0 to 20"):
+    with pytest.raises(pp.InvalidInput, match=r"steps must be .*0 to 20, not"):
         make().spent(steps)
 
 

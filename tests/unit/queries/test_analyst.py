@@ -134,7 +134,7 @@ def test_spent_of_a_person_whom_nothing_touched_is_zero(persons):
     for who in range(everybody):
         assert alone <= asks.spent(who) <= alone * 1.0001
     for bad in (-1, N, True):
-        with pytest.raises(pp.InvalidInput, match="record is" if persons is None else "person"):
+        with pytest.raises(pp.InvalidInput, match="record must be" if persons is None else "person"):
             asks.spent(bad)
 
 

@@ -210,7 +210,7 @@ def altered(plan: pp.Plan) -> pp.Plan:
     content["levels"]["rate"] = [1.0] * len(plan.levels)
     content.pop("sha256")
     content["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return planfile.loads(json.dumps(content))
+    return planfile.loads(json.dumps(content), pp.Plan)
 
 
 @pytest.mark.parametrize("trained", [by_train, by_loop])

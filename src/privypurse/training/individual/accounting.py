@@ -12,11 +12,11 @@ from torch import Tensor
 
 from privypurse._validate import integer, real
 from privypurse.accounting.filters import Filter
-from privypurse.accounting.level_filter import LevelFilter
 from privypurse.accounting.odometer import Odometer
+from privypurse.accounting.step_filter import StepFilter
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
-from privypurse.plans.plan import in_every_step
+from privypurse.plans.level_table import in_every_step
 from privypurse.training.fingerprints import data_of
 from privypurse.training.gradients.clipped import MARGIN
 from privypurse.training.individual.norm_passes import NormPasses, Right, most_likely
@@ -194,12 +194,12 @@ class Sampled(Accounting):
         noise = plan.noise_multiplier * plan.clip_norm / levels.clip_norm
         purses = None
         if plan.filter is not None:
-            purses = LevelFilter(
+            purses = StepFilter(
                 levels.rate, noise, levels.epsilon, plan.filter_delta, plan.level_of, settings.grid_size
             )
             purses.set_aside(self._watch.price(purses.currency))
         self.odometer = Odometer(
-            levels.rate, noise, plan.level_of, levels=settings.grid_size, exact=settings.clip, purses=purses
+            levels.rate, noise, plan.level_of, grid_size=settings.grid_size, exact=settings.clip, purses=purses
         )
         # On the device, one place more for nobody: the clip norm in force, steps that it is paid for, and the clip
         # norm of the one step after those.
@@ -231,7 +231,7 @@ class Sampled(Accounting):
             taking_part &= self.odometer.purses.left > 0  # an empty purse needs no norm
         norms, _ = self._passes.norms(steps_taken, np.flatnonzero(taking_part))
         room = self._settings.headroom if self._settings.clip else 1.0
-        self.odometer.look(room * norms / self._plan.levels.clip_norm[self._plan.level_of], filtering=filtering)
+        self.odometer.new_norms(room * norms / self._plan.levels.clip_norm[self._plan.level_of], filtering=filtering)
         if self._active and self._active[-1][0] == steps_taken:
             self._active.pop()  # a run that was saved between a norm pass and its step measures once more
         self._active.append((steps_taken, int(np.count_nonzero(self.odometer.active & taking_part))))
@@ -243,9 +243,9 @@ class Sampled(Accounting):
         odometer = self.odometer
         clip_norms = self._plan.levels.clip_norm[self._plan.level_of]
         for there, here in (
-            (self._full, clip_norms * (odometer.level / odometer.levels)),
+            (self._full, clip_norms * (odometer.grid_norm / odometer.grid_size)),
             (self._allowed, odometer.allowed),
-            (self._last, clip_norms * (odometer.last / odometer.levels)),
+            (self._last, clip_norms * (odometer.last / odometer.grid_size)),
         ):
             there[:-1].copy_(torch.from_numpy(np.ascontiguousarray(here)))
         self._elapsed.zero_()

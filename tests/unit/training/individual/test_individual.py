@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
-from privypurse.plans.plan import in_every_step
+from privypurse.plans.level_table import in_every_step
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.individual.accounting import Sampled
 from privypurse.training.individual.norm_passes import NormPasses
@@ -229,7 +229,7 @@ def test_grid_norms_are_norms_rounded_up(method: str, person: np.ndarray | None,
     loop.prepared()
     norms = gradients(loop.inner, data(), person).norm(dim=1).numpy()
     shares = room * norms / clips(plan)
-    assert np.array_equal(loop.accounting.odometer.level, np.minimum(np.ceil(shares * 20), 20))
+    assert np.array_equal(loop.accounting.odometer.grid_norm, np.minimum(np.ceil(shares * 20), 20))
     assert (shares > 1).any()
     assert (shares < 0.95).any()
     # The broken twin: rounding to the nearest level, as Algorithm 2 of Yu et al. has it, charges some too little.
@@ -245,7 +245,7 @@ def test_whose_gradient_is_no_number_is_charged_in_full_and_contributes_nothing(
     dataset.tensors[0][4] = math.inf
     loop = Loop(plan, dataset)
     batch = loop.prepared()
-    level = loop.accounting.odometer.level
+    level = loop.accounting.odometer.grid_norm
     assert (level[[3, 4]] == 100).all()
     rows = gradients(loop.inner, dataset)
     rows[[3, 4]] = 0.0
@@ -269,7 +269,7 @@ def test_everyone_is_clipped_to_the_level_that_they_are_charged_at(
     grew = 0
     while (batch := loop.prepared()) is not None:
         rows = gradients(loop.inner, dataset, person)
-        limits = torch.from_numpy(clips(plan) * loop.accounting.odometer.level / 10)
+        limits = torch.from_numpy(clips(plan) * loop.accounting.odometer.grid_norm / 10)
         factors = (limits * (1 - MARGIN) / rows.norm(dim=1)).clamp(max=1.0)
         each = rows * factors[:, None]
         assert (each.norm(dim=1) <= limits).all()
@@ -279,7 +279,7 @@ def test_everyone_is_clipped_to_the_level_that_they_are_charged_at(
     assert grew > 10  # without clipping to grid norms their charge would have been too little
     counts = loop.optimizer.spending().meter.counts
     assert (counts.sum(axis=1) == 6).all()
-    assert np.array_equal(counts.argmax(axis=1), loop.accounting.odometer.level)
+    assert np.array_equal(counts.argmax(axis=1), loop.accounting.odometer.grid_norm)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -297,7 +297,7 @@ def test_no_contribution_exceeds_its_limit_by_rounding(monkeypatch: pytest.Monke
         assert batch is not None
         level = int(torch.randint(1, 101, (), generator=generator))
         accounting.odometer.settle()
-        accounting.odometer.level = np.array([level], dtype=np.uint16)
+        accounting.odometer.grid_norm = np.array([level], dtype=np.uint16)
         accounting._publish()
         loop.take(batch[0] * 10**exponent, batch[1])
         assert 0 < float(loop.released.double().norm()) <= 0.7 * level / 100
@@ -580,7 +580,7 @@ def test_lost_steps_are_charged_at_what_is_known_or_in_full(tmp_path: Path, save
         (tmp_path / "checkpoint.pt").unlink()
     else:
         first = trained(plan, dataset, steps=saved, **options)[1].spending
-        before, level = meter(first).astype(int), first.meter.level
+        before, level = meter(first).astype(int), first.meter.grid_norm
     killed_after(tmp_path, counted)
     _, now = trained(plan, dataset, steps=counted, **options)
     lost = meter(now.spending).astype(int) - before
@@ -829,7 +829,7 @@ def test_one_persons_data_moves_nothing_that_others_see() -> None:
 
 def broken_stop(self: Sampled, steps_taken: int) -> bool:
     honest_prepare(self, steps_taken)
-    return bool(self.odometer.active[np.asarray(self.odometer.level) > 0].any())
+    return bool(self.odometer.active[np.asarray(self.odometer.grid_norm) > 0].any())
 
 
 def broken_refresh(self: Sampled, steps_taken: int) -> bool:

@@ -40,10 +40,10 @@ def a_plan(owner=OWNER, levels=LEVELS, level_of=(0, 1, 1, 2)):
 def trained(exact=True, owned=True):
     plan = a_plan(owner=OWNER if owned else None)
     noise = plan.noise_multiplier * plan.clip_norm / plan.levels.clip_norm
-    meter = Odometer(plan.levels.rate, noise, plan.level_of, levels=10, exact=exact)
-    meter.look(np.array([0.25, 0.8, 0.0, 1.0]))
+    meter = Odometer(plan.levels.rate, noise, plan.level_of, grid_size=10, exact=exact)
+    meter.new_norms(np.array([0.25, 0.8, 0.0, 1.0]))
     meter.advance(60)
-    meter.look(np.array([1.0, 0.1, 0.0, 1.0]))
+    meter.new_norms(np.array([1.0, 0.1, 0.0, 1.0]))
     meter.advance(40)
     return Spending(plan, meter, active=((0, 4),), told=((100, 3.5),))
 
