@@ -109,7 +109,7 @@ class HeldFile:
             if self._pointer.startswith(self._magic.split()[0] + b" "):
                 raise InvalidInput(f"{self._path} is of another version, with which to go on, or damaged")
             # An empty file is refused too: it may be what is left of purses, and they must not fill up again.
-            raise InvalidInput(f"{self._path} exists and holds no {self._what} of this release; name another file")
+            raise InvalidInput(f"{self._path} exists and holds no {self._what} of this version; name another file")
         damaged = InvalidInput(f"{self._path} is damaged, so what was spent is not known any more")
         try:
             generation, offset, length = map(int, self._pointer[len(self._magic) :].split()[:3])

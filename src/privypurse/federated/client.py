@@ -41,7 +41,7 @@ class Declined(PrivyPurseError):
 
 @dataclass(frozen=True, eq=False)
 class Account:
-    """What each record spent so far, for its owner's eyes only (rule 6)."""
+    """What each record spent so far: sensitive, for its owner's eyes only."""
 
     against_server: FloatArray
     """For each record: every round that its client joined, in full."""
@@ -172,7 +172,7 @@ class Client:
 
         server, held = cost(terms.joined, self._book.joined), max(self._book.seen, self._book.joined)
         # The cap on joined rounds is public and holds against everybody. How often was really joined is luck, and
-        # counts for nothing here (rule 1).
+        # counts for nothing here (rule 1: amplification is paid for by everyone).
         public = np.minimum(cost(terms.seen, held), cost(terms.joined, min(held, terms.cap)))
         return Account(*(frozen(self.plan._by_record(values)) for values in (server, public)))
 
@@ -290,7 +290,10 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
             for size in (_TRIED, 1):  # a draw may be of one
                 plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(size, dtype=np.int64))
                 records = made_up_like(dataset[0], size)
-                for forgiving in (False, True):  # one looks at the model, the other is how rounds are trained
+                for forgiving in (
+                    False,
+                    True,
+                ):  # one checks isolation, the other is how rounds are trained
                     train(model, optimizer, records, plan, loss_fn, execution=eagerly, seed=0, forgiving=forgiving)
     except PrivyPurseError:
         raise
@@ -300,7 +303,7 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
 
 def _whose(dataset: Dataset[Any], budgets: Budgets) -> str:
     """A fingerprint of the records and budgets that a book belongs to."""
-    if budgets.person is not None:  # they are the same people whatever rows they have (rule 13)
+    if budgets.person is not None:  # the same people, whatever rows they have (rule 13)
         first = budgets.first_record
         each = (texts_of(budgets.person[first]), budgets.epsilon[first].tolist(), budgets.delta[first].tolist())
         return "by id" + digest_of(sorted(zip(*each, strict=True)))

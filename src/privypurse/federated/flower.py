@@ -109,8 +109,8 @@ class PersonalisedAverage(Strategy):
                 _log.warning("round %d: client %d failed: %s", server_round, node, reply.error.reason)
             elif ARRAYS not in reply.content.array_records:
                 failed = any("failed" in record for record in reply.content.metric_records.values())
-                level, what = (logging.WARNING, "failed") if failed else (logging.INFO, "declined")
-                _log.log(level, "round %d: client %d %s", server_round, node, what)
+                log, what = (_log.warning, "failed") if failed else (_log.info, "declined")
+                log("round %d: client %d %s", server_round, node, what)
             else:
                 try:
                     answers.append((node, from_record(reply.content.array_records[ARRAYS])))
@@ -196,7 +196,7 @@ def _wait(message: Message, begun: float) -> None:
 
 def _answer(app: str, new_client: NewClient, message: Message, context: Context) -> Message:
     begun = time.monotonic()
-    # Flower would send the text of an exception to the server, and it may name people (rule 6): it stays here.
+    # Flower would send the text of an exception to the server, and it may name people: it stays here.
     try:
         content = RecordDict({ARRAYS: to_record(_update(app, new_client, message, context))})
     except Declined as reason:

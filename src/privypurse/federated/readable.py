@@ -20,8 +20,8 @@ _log = logging.getLogger("privypurse.federated")
 class Readable(Dataset[Any]):
     """A data set that gives a blank record wherever the one inside raises, or is not like the example.
 
-    Blank inputs are not a number, and what is not finite contributes nothing (rule 12); where inputs are whole
-    numbers they are 0, and the record contributes as a made-up one would. Which ones are blank is logged here.
+    Blank inputs are not a number, and what is not finite contributes nothing (rule 12: isolation); where inputs are
+    whole numbers they are 0, and the record contributes as a made-up one would. Which ones are blank is logged here.
     """
 
     def __init__(self, inner: Dataset[Any], example: Any) -> None:

@@ -14,7 +14,7 @@ from privypurse.federated.terms import Terms
 
 
 def asked(terms: Terms, uniforms: FloatArray) -> list[int]:
-    """Which clients are asked in a round: Poisson subsampling, each by its own coin, so that nobody may be (rule 3).
+    """Which clients are asked in a round: Poisson subsampling, each by its own coin, so that it may be nobody.
 
     ``uniforms`` lie in (0, 1], one for each client. Against the public the coins have to stay secret.
     """
@@ -36,7 +36,7 @@ def aggregate(terms: Terms, state: State, answers: Sequence[tuple[Any, Update]])
     """The next global parameters: each usable update times the public weight 1 / (λ·M).
 
     Never an average over those who answered: how many did, and how many records they have, is nobody's business
-    (rule 2: divide by a public constant). An answer that is not finite, has another shape, or comes twice is left
+    (rule 2: a public divisor). An answer that is not finite, has another shape, or comes twice is left
     out; the weights stay. What it cost its records is paid for all the same, in the client's book.
     """
     weight = 1.0 / (terms.client_rate * terms.clients)

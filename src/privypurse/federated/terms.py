@@ -36,7 +36,7 @@ class Terms:
     sees who joined and every update; a client joins at most ``most_joined`` rounds, the cap, and each costs in full,
     so that the promise holds even if the server asks as it likes. "public": other clients and whoever sees the
     global models only, so that not knowing who joined amplifies; all rounds are paid for, joined or not (rule 8:
-    client sampling amplifies only against those who cannot see who took part).
+    client sampling).
     """
 
     rounds: int
@@ -135,7 +135,8 @@ class Terms:
     def table(self, progress: Progress | None = None) -> CertifiedTable:
         """rate(ε): computed by the server, without any personal data, and broadcast.
 
-        From rate 1 down, until a rate costs next to nothing. Nothing between its points is believed (rule 4).
+        From rate 1 down, until a rate costs next to nothing. Nothing between its points is believed (rule 4:
+        rounding).
         """
         rates, costs = np.ones(1), self.certified(np.ones(1))
         while costs[-1] > _LEAST_EPSILON and rates[-1] > _LOWEST_RATE:

@@ -259,7 +259,7 @@ class Analyst:
         return self._answer(self._by_person(values), price, lambda total: total)
 
     def spent(self, person: Any) -> float:
-        """The ε that a person, by their id, has spent so far, at their δ. For that person's eyes only (rule 6).
+        """The ε that a person, by their id, has spent so far, at their δ: sensitive, for that person's eyes only.
 
         Where budgets have no ids, ``person`` is the number of their record.
         """

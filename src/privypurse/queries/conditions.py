@@ -1,8 +1,8 @@
 """Conditions on rows, written as text: ``age >= 65 and city in ("Oslo", "Bergen")``.
 
 A condition holds or does not hold for each row by itself. There is no word in the language for anything about other
-rows (a mean, a rank, a position), so what a row adds to an answer depends on that row alone (rule 12: records do not
-mix). Errors depend on the names and kinds of the columns and never on what the rows hold.
+rows (a mean, a rank, a position), so what a row adds to an answer depends on that row alone (rule 12:
+isolation). Errors depend on the names and kinds of the columns and never on what the rows hold.
 """
 
 from __future__ import annotations

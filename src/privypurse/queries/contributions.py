@@ -101,7 +101,7 @@ def _factors(norms: FloatArray, limit: float) -> FloatArray | None:
 def by_person(rows: FloatArray, owner: IntArray | None, people: int) -> Dense:
     """Rows of numbers added up for each person; ``owner`` None: every record is a person.
 
-    A row with a NaN or ∞ counts as zero, and so does a sum that overflows (rule 12).
+    A row with a NaN or ∞ counts as zero, and so does a sum that overflows (rule 12: isolation).
     """
     sums = _finite(rows)
     if owner is not None:

@@ -1,4 +1,4 @@
-"""Noise for answers: from the operating system's cryptographic generator, or from a seed for tests (rule 10)."""
+"""Noise for answers: from the operating system's cryptographic generator, or from a seed for tests."""
 
 from __future__ import annotations
 

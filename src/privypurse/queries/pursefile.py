@@ -18,7 +18,7 @@ from privypurse.errors import InvalidInput
 class PurseFile:
     """Arrays in a file that one process holds at a time and that changes whole or not at all (see `HeldFile`).
 
-    The file is for its owner's eyes (mode 0600): what people have spent is sensitive (rule 6). It belongs to one
+    The file is for its owner's eyes (mode 0600): what people have spent is sensitive. It belongs to one
     ``identity``, such as fingerprints of data and budgets, and is refused to any other. Removing it fills everybody's
     purse again, so keep it as long as the data.
     """

@@ -1,8 +1,8 @@
 """Private statistics of one number for each person, such as what training cost them (Yu et al. 2023, section 3.4).
 
-What a single person spent is that person's secret (rule 6). Its mean and quantiles can be told to everybody for a
-small cost, which each person pays out of a reserve for their own term. The number of people and the cap on values are
-public.
+What a single person spent is that person's secret (rule 6: sensitive outputs). Its mean and quantiles can be told to
+everybody for a small cost, which each person pays out of a reserve for their own term. The number of people and the
+cap on values are public.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def quantiles(
 
     Each step asks how many people lie at or below a threshold c for each quantile γ, all as one vector of centred
     bits ±1/2 with normal noise of standard deviation ``noise`` people on each, and moves c ← c·exp(-η(b - γ)), b the
-    noisy share. Step sizes η fall by a public schedule. In the end the quantiles are read off a rising curve fitted
+    noisy share. Step sizes η fall in a public way. In the end the quantiles are read off a rising curve fitted
     to all noisy shares, which costs nothing more and is more exact than the last threshold.
 
     A person pays for √(quantiles)/2/noise at every step; somebody without a finite value or without reserve counts as
