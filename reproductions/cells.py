@@ -6,31 +6,29 @@ import math
 import time
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.accounting import accountant_named, gdp
 from privypurse.assignment.rounds import InRounds
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
 from privypurse.queries import statistics
+from privypurse.training.evaluation import losses
 from privypurse.training.ordinary import train_ordinarily
-from reproductions import data
+from reproductions import data, federated
 from reproductions.analyses import by_group, correlation_with_loss
 from reproductions.grid import QUANTILES, Cell
+from reproductions.inputs import Inputs, inputs_of
 from reproductions.networks import NAMES, network
-from reproductions.plans import AS_PUBLISHED, epsilon_of, method_of
+from reproductions.plans import AS_PUBLISHED, epsilon_of, groups_of, method_of
 from reproductions.results import Line
 from reproductions.score import judged
 from reproductions.unsound.drawn_pay import published
 
-losses = partial(F.cross_entropy, reduction="none")
 _LARGEST_BATCH = {"cpu": 2_000, "cuda": 20_000}
 _LARGE_MODEL = 100_000  # parameters from which a physical batch is smaller
 
@@ -42,46 +40,11 @@ def check(cell: Cell) -> None:
     if cell.model not in NAMES:
         raise InvalidInput(f"there is no network {cell.model!r}; take one of {', '.join(NAMES)}")
     accountant_named(cell.accountant)
-    method_of(cell.method, cell.options)
+    if cell.federation is None:
+        method_of(cell.method, cell.options)
     if cell.method != "none":
         labels = np.repeat(np.arange(data.classes_of(cell.data)), 10)
         epsilon_of(cell.budgets, labels, np.random.default_rng(0))
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Records as tensors on a device."""
-
-    train: TensorDataset
-    test: TensorDataset
-    classes: int
-    made_up: bool
-    """Whether the files were missing and a quick run made something up."""
-
-    @property
-    def labels(self) -> np.ndarray:
-        return np.asarray(self.train.tensors[1].cpu().numpy())
-
-
-def inputs_of(cell: Cell, seed: int, device: torch.device) -> Inputs:
-    """The data of a cell; ``records`` of them, drawn by the seed."""
-    parts, made_up = data.parts_or_made_up(cell.data, seed, cell.quick)
-    x, y = parts["train"].inputs, parts["train"].labels
-    if cell.records is not None and cell.records < len(y):
-        some = np.random.default_rng([seed, 1]).choice(len(y), cell.records, replace=False)
-        x, y = x[some], y[some]
-    most = 50 if cell.quick else None
-    test_x, test_y = parts["test"].inputs[:most], parts["test"].labels[:most]
-
-    def tensors(values: np.ndarray, labels: np.ndarray) -> TensorDataset:
-        inputs = torch.as_tensor(np.array(values, order="C"), device=device)
-        if inputs.dtype == torch.uint8:
-            shift, scale = cell.pixels
-            inputs = inputs.float().div_(255).sub_(shift).div_(scale)
-        return TensorDataset(inputs, torch.as_tensor(labels.astype(np.int64), device=device))
-
-    classes = int(max(y.max(), test_y.max(), 1)) + 1
-    return Inputs(tensors(x, y), tensors(test_x, test_y), classes, made_up)
 
 
 def outcome(cell: Cell, seed: int, device: str = "cpu") -> Line:
@@ -89,7 +52,12 @@ def outcome(cell: Cell, seed: int, device: str = "cpu") -> Line:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)
         where = torch.device(device)
-        return _Training(cell, seed, where, inputs_of(cell, seed, where)).outcome()
+        inputs = inputs_of(cell, seed, where)
+        if cell.federation is None:
+            return _Training(cell, seed, where, inputs).outcome()
+        begun = time.perf_counter()
+        out = federated.outcome(cell, seed, inputs, where)
+        return {**out, "seconds": time.perf_counter() - begun, "made_up": inputs.made_up}
 
 
 @dataclass(eq=False)
@@ -254,14 +222,3 @@ def _promises(plan: pp.Plan | pp.rounds.Schedule) -> Line:
         more = {"noise_multiplier": plan.noise_multiplier}
     more |= {"promise": plan.promise.value, "accountant": plan.accountant}
     return {**more, **groups_of(epsilon, people, plan.spent_by_level())}
-
-
-def groups_of(epsilon: np.ndarray, people: np.ndarray, spent: np.ndarray) -> Line:
-    """Groups of equal ε, ascending: of many a few, and of all how many people spent more than they granted."""
-    some = np.unique(np.linspace(0, epsilon.size - 1, min(epsilon.size, 20)).round().astype(int))
-    return {
-        "groups": [
-            {"epsilon": float(epsilon[k]), "people": int(people[k]), "spent": float(spent[k])} for k in some.tolist()
-        ],
-        "overspent": int(people[spent > epsilon].sum()),
-    }

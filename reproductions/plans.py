@@ -130,3 +130,14 @@ def plan_of(
     elif method.startswith("exclude@"):
         how = Exclude(float(method.removeprefix("exclude@")))
     return pp.plan(budgets, how, steps=steps, batch_size=batch_size, clip_norm=clip_norm)
+
+
+def groups_of(epsilon: np.ndarray, people: np.ndarray, spent: np.ndarray) -> dict[str, Any]:
+    """Groups of equal ε, ascending: of many a few, and of all how many people spent more than they granted."""
+    some = np.unique(np.linspace(0, epsilon.size - 1, min(epsilon.size, 20)).round().astype(int))
+    return {
+        "groups": [
+            {"epsilon": float(epsilon[k]), "people": int(people[k]), "spent": float(spent[k])} for k in some.tolist()
+        ],
+        "overspent": int(people[spent > epsilon].sum()),
+    }

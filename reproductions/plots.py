@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from reproductions.grid import Grid
 from reproductions.report import Results, mean_of
@@ -31,15 +34,17 @@ def save(grid: Grid, results: Results, folder: Path) -> list[Path]:
         "classes": _classes,
         "individual": _individual,
         "active": _active,
-    }[grid.plot]
+    }.get(grid.plot)
     unkept = {place: outcomes for place, outcomes in results.items() if outcomes[0].get("promise") == "none"}
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8, 7 if unkept else 4), layout="constrained")
-        axes = figure.add_subplot(2 if unkept else 1, 1, 1)
-        draw(axes, grid, results)
+        if draw is None:
+            _rounds(figure, grid, results)
+        else:
+            draw(figure.add_subplot(2 if unkept else 1, 1, 1), grid, results)
         if unkept:
             _spent(figure.add_subplot(2, 1, 2), grid, unkept)
-        axes.set_title(f"{grid.title}\n{grid.paper}, {grid.table}", fontsize=9)
+        figure.suptitle(f"{grid.title}\n{grid.paper}, {grid.table}", fontsize=9)
         if any(outcome["made_up"] for outcomes in results.values() for outcome in outcomes):
             figure.text(0.5, 0.4, "MADE-UP DATA", fontsize=40, alpha=0.2, ha="center", va="center", rotation=20)
         if grid.quick:
@@ -138,3 +143,34 @@ def _active(axes: Any, grid: Grid, results: Results) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel("records that still contribute")
     axes.legend(fontsize=7)
+
+
+def _rounds(figure: Figure, grid: Grid, results: Results) -> None:
+    """Accuracy over rounds, a panel for each row (Liu et al. 2024, Figure 8)."""
+    rows = [row for row in grid.rows if any((row, column) in results for column in grid.columns)]
+    across = min(3, len(rows))
+    down = math.ceil(len(rows) / across)
+    figure.set_size_inches(max(6, 3.6 * across), max(3.5, 2.7 * down))
+    panels = figure.subplots(down, across, squeeze=False).ravel().tolist()
+    for row, axes in zip(rows, panels, strict=False):
+        _courses(axes, {c: [each["course"] for each in results.get((row, c), ())] for c in grid.columns})
+        axes.set_title(row, fontsize=9)
+    for unused in panels[len(rows) :]:
+        unused.set_axis_off()
+    figure.supxlabel("round", fontsize=9)
+    figure.supylabel("test accuracy, %", fontsize=9)
+    panels[0].legend(fontsize=7)
+
+
+def _courses(axes: Any, courses: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """The mean over seeds, and one deviation to both sides; a column has one colour in all panels."""
+    for k, (column, every) in enumerate(courses.items()):
+        if not every:
+            continue
+        course = np.array(every, dtype=np.float64)
+        number, mean = np.arange(1, course.shape[1] + 1), course.mean(axis=0)
+        axes.plot(number, mean, color=f"C{k}", label=column)
+        if len(course) > 1:
+            spread = course.std(axis=0, ddof=1)
+            axes.fill_between(number, mean - spread, mean + spread, color=f"C{k}", alpha=0.2, lw=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,4 +1,4 @@
-"""A client: its node's configuration names the silo and a folder for its book. Put your own data here."""
+"""A client: its node's configuration names the silo and a folder for its book."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from flwr.app import Context
 
 from privypurse.federated import flower
 from privypurse.federated.client import Client
-from privypurse.federated.engine import new_client
 from privypurse.federated.terms import Offer
+from silos import data
 
 
 def client_of(context: Context, offer: Offer) -> Client:
@@ -19,7 +19,8 @@ def client_of(context: Context, offer: Offer) -> Client:
     folder = Path(str(context.node_config["folder"]))
     if not folder.is_absolute():
         raise ValueError(f"folder is {folder}; name it from the root, or another start would begin another book")
-    return new_client("adult", "three-levels", index, offer, folder, seed=None)
+    records, budgets = data.silo(index, offer.terms.delta)
+    return Client(records, budgets, data.new_model, data.losses, offer, folder / str(index))
 
 
 app = flower.client_app(client_of)

@@ -6,8 +6,10 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from privypurse.federated import flower, silos, simulation
+from privypurse.federated import flower, simulation
 from privypurse.federated.terms import Offer, Terms
+from privypurse.training.evaluation import score
+from silos import data
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -32,14 +34,13 @@ def main(grid: Grid, context: Context) -> None:
         answer_seconds=float(config["answer-seconds"]),
     )
     strategy = flower.PersonalisedAverage(Offer.of(terms), patience=float(config["timeout"]))
-    # The network is public; of the server's own data there is only a test set.
-    federation = silos.federation("adult")
     # The same for each run of these terms: clients do not answer a round again from other parameters.
-    begin = flower.to_record(simulation.new_state(federation.new_model, seed=0))
+    begin = flower.to_record(simulation.new_state(data.new_model, seed=0))
     strategy.start(grid, begin, num_rounds=terms.rounds, timeout=float(config["timeout"]))
     if not any(held.used for held in strategy.history):
         raise RuntimeError("no client's update was used in any round; the log says why")
     state = strategy.history[-1].state
-    right = silos.accuracy(simulation.load(federation.new_model(), state), federation.test)
-    log.info("test accuracy %.2f %% on people of no silo", right)
+    # Of the server's own data there is only a test set.
+    right = score(simulation.load(data.new_model(), state), *data.test_records().tensors)
+    log.info("test accuracy %.2f %% on people of no silo", 100 * right.accuracy)
     np.savez(str(config["out"]), **state)

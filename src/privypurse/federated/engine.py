@@ -21,6 +21,7 @@ from privypurse.federated.parameters import State
 from privypurse.federated.server import Aggregated
 from privypurse.federated.terms import Offer, Terms
 from privypurse.federated.trials import Trial, row_of
+from privypurse.training.evaluation import losses
 
 
 def new_client(
@@ -32,7 +33,7 @@ def new_client(
     granted = silos.granted_in(federation, preferences, 0 if seed is None else seed)[index]
     budgets = Budgets(granted, delta=offer.terms.delta)
     own = None if seed is None else 1000 * seed + index
-    data_of = (silo.train, budgets, federation.new_model, silos.losses, offer, folder / str(index))
+    data_of = (silo.train, budgets, federation.new_model, losses, offer, folder / str(index))
     return Client(*data_of, adversary=adversary, seed=own)
 
 
@@ -99,4 +100,4 @@ def _run(
         granted = silos.granted_in(federation, preferences, 0 if seed is None else seed)[index]
         rows.append(row_of(silo.name, client, granted, silos.accuracy(model, silo.train)))
         client.close()
-    return Trial("personalised", terms, (silos.accuracy(model, federation.test),), tuple(rows), out["state"])
+    return Trial(terms, (silos.accuracy(model, federation.test),), tuple(rows), out["state"])

@@ -1,25 +1,27 @@
-"""Data as it lies: in silos, each with records of its own kind."""
+"""The silos that `privypurse federate` trains over: real records as they lie, and simulated budgets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from privypurse import datasets
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import preferences
 from privypurse.errors import InvalidInput
+from privypurse.training.evaluation import score
 
-losses = partial(F.cross_entropy, reduction="none")
-PREFERENCES = ("three-levels", "pareto", "mixture")
+PREFERENCES: dict[str, Callable[[int, np.random.Generator], FloatArray]] = {
+    "three-levels": preferences.three_levels,
+    "pareto": preferences.bounded_pareto,
+    "mixture": preferences.bounded_gaussian_mixture,
+}
+"""How people choose their ε (Liu et al. 2024, §7): one of three levels, or a law that begins at the lowest."""
 _EMPLOYERS = {
     "private": ("Private",),
     "self-employed": ("Self-emp-not-inc", "Self-emp-inc"),
@@ -47,8 +49,6 @@ class Federation:
     silos: tuple[Silo, ...]
     test: TensorDataset
     new_model: Callable[[], nn.Module]
-    levels: tuple[float, ...] = preferences.THREE_LEVELS
-    """The three ε that people choose from, or about."""
 
     @property
     def records(self) -> int:
@@ -63,25 +63,12 @@ def federation(name: str, seed: int = 0, device: str = "cpu") -> Federation:
     return made[name](np.random.default_rng([seed, 11]), device)
 
 
-def budgets_of(
-    kind: str, records: int, rng: np.random.Generator, levels: tuple[float, ...] = preferences.THREE_LEVELS
-) -> FloatArray:
-    """Everybody's simulated ε (Liu et al. 2024, §7): one of three levels, or a law that begins at the lowest."""
-    low = levels[0]
-    made: dict[str, Callable[[], FloatArray]] = {
-        "three-levels": lambda: preferences.levels(records, levels, preferences.THREE_SHARES, rng),
-        "pareto": lambda: preferences.bounded_pareto(records, rng, low=low),
-        "mixture": lambda: preferences.bounded_gaussian_mixture(records, rng, means=levels, low=low),
-    }
-    if kind not in made:
-        raise InvalidInput(f"preferences is {kind!r}; choose one of {', '.join(made)}")
-    return made[kind]()
-
-
 def granted_in(federation: Federation, kind: str, seed: int) -> list[FloatArray]:
     """Everybody's simulated ε, silo by silo."""
+    if kind not in PREFERENCES:
+        raise InvalidInput(f"preferences is {kind!r}; choose one of {', '.join(PREFERENCES)}")
     rng = np.random.default_rng([seed, 5])
-    return [budgets_of(kind, len(silo), rng, federation.levels) for silo in federation.silos]
+    return [PREFERENCES[kind](len(silo), rng) for silo in federation.silos]
 
 
 def _tensors(x: AnyArray, y: AnyArray, device: str) -> TensorDataset:
@@ -118,8 +105,4 @@ def _heart(rng: np.random.Generator, device: str) -> Federation:
 def accuracy(model: nn.Module, data: TensorDataset) -> float:
     """In percent."""
     x, y = data.tensors
-    model.eval()
-    with torch.no_grad():
-        right: Any = torch.cat([model(part).argmax(1) for part in torch.split(x, 4096)]) == y
-    model.train()
-    return 100 * float(right.float().mean())
+    return 100 * score(model, x, y).accuracy

@@ -1,0 +1,45 @@
+"""What each employer has: the Adult census by employer, and budgets that nobody granted. Put your own data here."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+import privypurse as pp
+from privypurse import datasets
+from privypurse.budgets import preferences
+
+EMPLOYERS = (
+    ("Private",),
+    ("Self-emp-not-inc", "Self-emp-inc"),
+    ("Federal-gov", "Local-gov", "State-gov"),
+    ("?", "Without-pay", "Never-worked"),
+)
+losses = partial(F.cross_entropy, reduction="none")  # one for each record
+
+
+def silo(index: int, delta: float) -> tuple[TensorDataset, pp.Budgets]:
+    """The people of one employer, and their ε: 0.1, 1 or 5."""
+    people = datasets.adult()
+    employed = np.isin(np.asarray(people.columns["workclass"])[people.train], EMPLOYERS[index])
+    x, y = people.features()[people.train][employed], np.asarray(people.labels())[people.train][employed]
+    epsilon = preferences.three_levels(len(y), np.random.default_rng(index))
+    return _tensors(x, y), pp.Budgets(epsilon, delta=delta)
+
+
+def test_records() -> TensorDataset:
+    """People whom no silo trains on."""
+    people = datasets.adult()
+    return _tensors(people.features()[people.test], np.asarray(people.labels())[people.test])
+
+
+def new_model() -> nn.Module:
+    """The network is public: the server has it, too."""
+    return nn.Linear(91, 2)
+
+
+def _tensors(x: np.ndarray, y: np.ndarray) -> TensorDataset:
+    return TensorDataset(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y, dtype=torch.int64))
