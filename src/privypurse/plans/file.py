@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from privypurse._storage import replace_text
+from privypurse._storage import digest_of, replace_text
 from privypurse.arrays import AnyArray
 from privypurse.budgets.roll import Roll, Seal
 from privypurse.errors import InvalidInput
@@ -31,7 +30,7 @@ P = TypeVar("P", bound=PlannedTraining)
 def dumps(plan: PlannedTraining) -> str:
     """The plan as JSON text. Floats are written so that they read back to the same bits."""
     content = _content(plan)
-    return json.dumps({**content, "sha256": _digest(content)}, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps({**content, "sha256": digest_of(content)}, ensure_ascii=False, indent=1) + "\n"
 
 
 def digest(plan: PlannedTraining) -> str:
@@ -44,7 +43,7 @@ def digest(plan: PlannedTraining) -> str:
     content.pop("rows", None)
     if plan.roll is not None:
         content.update(owner=None, people={"mark": plan.roll.mark, "one_each": plan.roll.one_each})
-    return _digest({**content, "version": 1})
+    return digest_of({**content, "version": 1})
 
 
 def _content(plan: PlannedTraining) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
     if content.get("version") not in VERSIONS:
         raise InvalidInput(f"{name} has version {content.get('version')!r}; this release reads versions 1 and 2")
     digest = content.pop("sha256", None)
-    if digest != _digest(content):
+    if digest != digest_of(content):
         raise InvalidInput(
             f"{name} was altered or damaged after it was saved: its checksum does not fit; make it anew"
         )
@@ -155,10 +154,6 @@ def load(path: Path, kind: type[P]) -> P:
         raise InvalidInput(f"{path} is not a plan: it is not text") from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _packed(array: AnyArray) -> dict[str, Any]:

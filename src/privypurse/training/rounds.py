@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import zipfile
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from privypurse._storage import make_folder, replace_file
+from privypurse._storage import digest_of, digest_of_arrays, make_folder, replace_file
 from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
 from privypurse.plans.schedule import Schedule
@@ -150,8 +149,6 @@ def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | N
 def _digest(schedule: Schedule) -> str:
     """A digest of all rounds: of their plans (with nobody drawn into them), and of everybody's chances."""
     nobody = np.zeros(schedule.people, dtype=bool)
-    whole = hashlib.sha256(str(schedule.separate).encode())
-    for number, one in enumerate(schedule.rounds):
-        whole.update(schedule.round_plan(number, nobody).digest().encode())
-        whole.update(one.chance[schedule.level_of].tobytes())
-    return whole.hexdigest()
+    plans = [schedule.round_plan(number, nobody).digest() for number in range(len(schedule.rounds))]
+    chances = (one.chance[schedule.level_of] for one in schedule.rounds)
+    return digest_of([schedule.separate, *plans, digest_of_arrays(*chances)])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from queries_brute_force import silenced
 
 import privypurse as pp
 from privypurse import cli
@@ -23,18 +24,6 @@ PEOPLE = 1694
 
 def analyst(epsilon=1.0, people=PEOPLE, **other):
     return Analyst({"x": np.ones(people)}, pp.Budgets(np.full(people, float(epsilon))), **other)
-
-
-class Silent:
-    secure = False
-
-    def normal(self, count):
-        return np.zeros(count)
-
-
-def silenced(asks):
-    asks._source = Silent()
-    return asks
 
 
 def test_every_answer_says_what_it_costs_and_who_is_not_counted():
