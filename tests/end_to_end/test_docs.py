@@ -65,7 +65,9 @@ def named_files(text: str) -> set[str]:
     return set(re.findall(r"`((?:[a-z_]+/)+|(?:[\w.-]+/)*\w+\.py)`", text))
 
 
-PLACES = [ROOT / place for place in (".", "src/privypurse", "tests", "tests/unit/training", "examples/federated")]
+PLACES = [
+    ROOT / place for place in (".", "src/privypurse", "tests", "tests/unit/training/isolation", "examples/federated")
+]
 
 
 @pytest.mark.docs
