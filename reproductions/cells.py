@@ -14,7 +14,7 @@ from torch import nn
 
 import privypurse as pp
 from privypurse.accounting import accountant_named, gdp
-from privypurse.assignment.rounds import InRounds
+from privypurse.assignment.scheduler import InRounds
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
 from privypurse.queries import statistics
 from privypurse.training.evaluation import losses

@@ -12,7 +12,7 @@ from privypurse._validate import is_real
 from privypurse.assignment import METHODS as SOUND
 from privypurse.assignment import Exclude
 from privypurse.assignment.base import Method
-from privypurse.assignment.rounds import AdaPdp, Groups, InRounds, PdpSgd, Sampling
+from privypurse.assignment.scheduler import AdaPdp, Groups, InRounds, PdpSgd, Sampling
 from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
 from privypurse.budgets import preferences
 from privypurse.errors import InfeasibleBudget, InvalidInput

@@ -22,7 +22,7 @@ from scipy import optimize
 from privypurse._validate import real
 from privypurse.accounting import PLD, RDP, Composed, Progress, Release, SampledGaussian, SampledRound
 from privypurse.arrays import AnyArray, FloatArray, frozen
-from privypurse.assignment.rounds import AdaPdp, PdpSgd, Sampling
+from privypurse.assignment.scheduler import AdaPdp, PdpSgd, Sampling
 from privypurse.assignment.threshold import Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput

@@ -16,7 +16,7 @@ from privypurse.errors import (
     Unsupported,
 )
 from privypurse.plans import Plan, Promise, TrainingShape
-from privypurse.plans.stopping import StopAtPlateau, StopWhenFew
+from privypurse.plans.stop_rules import StopAtPlateau, StopWhenFew
 from privypurse.queries import Analyst, Answer
 from privypurse.training.execution import Execution
 from privypurse.version import __version__

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from privypurse._lazy import lazily
-from privypurse.assignment.rounds import schedule
+from privypurse.assignment.scheduler import schedule
 from privypurse.plans.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from scipy import optimize, special
 import privypurse as pp
 from privypurse.accounting import PLD, Gaussian, PureDP, SampledGaussian, SampledRound, gdp
 from privypurse.accounting.loss_distribution import LossDistribution
-from privypurse.assignment.rounds import AdaPdp, Groups, PdpSgd, Sampling
+from privypurse.assignment.scheduler import AdaPdp, Groups, PdpSgd, Sampling
 from privypurse.assignment.threshold import FixedLoss
 from privypurse.errors import InvalidInput
 from privypurse.plans import Promise

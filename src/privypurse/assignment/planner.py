@@ -30,7 +30,7 @@ from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.plans.level_table import in_every_step
 from privypurse.plans.planned import FIXED_SHARE
-from privypurse.plans.stopping import Stop
+from privypurse.plans.stop_rules import Stop
 from privypurse.plans.summary import large_delta
 
 _HARDLY = 0.01  # expected draws in all steps below which somebody takes part in name only

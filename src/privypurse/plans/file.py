@@ -14,7 +14,7 @@ from privypurse._storage import digest_of, replace_text
 from privypurse.arrays import AnyArray
 from privypurse.budgets.roll import Roll, Seal
 from privypurse.errors import InvalidInput
-from privypurse.plans import stopping
+from privypurse.plans import stop_rules
 from privypurse.plans.level_table import LevelTable
 from privypurse.plans.planned import PlannedTraining
 from privypurse.plans.promise import Promise
@@ -60,7 +60,7 @@ def _content(plan: PlannedTraining) -> dict[str, Any]:
             "noise_multiplier": plan.noise_multiplier,
             # Named where there are any: plans without stay what they were, to the last bit.
             **({"extra_steps": plan.shape.extra_steps} if plan.shape.extra_steps else {}),
-            **({"stop": stopping.to_json(plan.shape.stop)} if plan.shape.stop else {}),
+            **({"stop": stop_rules.to_json(plan.shape.stop)} if plan.shape.stop else {}),
         },
         "notes": list(plan.notes),
         "levels": {name: column.tolist() for name, column in vars(plan.levels).items()},
@@ -133,7 +133,7 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
 
 def _shape(content: dict[str, Any]) -> TrainingShape:
     stop = content.get("stop")
-    return TrainingShape(**{**content, "stop": None if stop is None else stopping.from_json(stop)})
+    return TrainingShape(**{**content, "stop": None if stop is None else stop_rules.from_json(stop)})
 
 
 def save(plan: PlannedTraining, path: Path) -> None:

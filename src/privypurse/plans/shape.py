@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from privypurse._validate import integer, real
 from privypurse.accounting import Composed, Release, SampledGaussian
 from privypurse.errors import InvalidInput
-from privypurse.plans.stopping import Stop
+from privypurse.plans.stop_rules import Stop
 
 SMALLEST = 1e-20
 """Clip norms and noise lie between this and its inverse: single precision holds their squares."""

@@ -15,8 +15,8 @@ from privypurse.assignment import METHODS
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.datasets.encoding import Categories, Encoding, Range
 from privypurse.errors import InvalidInput
-from privypurse.plans import stopping
-from privypurse.plans.stopping import Stop
+from privypurse.plans import stop_rules
+from privypurse.plans.stop_rules import Stop
 from privypurse.runs.sections import By, read, unknown, value
 
 _NEEDED = ("data", "plan", "model", "optimizer")
@@ -58,10 +58,10 @@ def _encoding(given: Any, place: str) -> Encoding:
 
 
 def _stop(given: Any, place: str) -> Stop:
-    if not isinstance(given, dict) or given.get("kind") not in stopping.KINDS:
+    if not isinstance(given, dict) or given.get("kind") not in stop_rules.KINDS:
         kind = given.get("kind") if isinstance(given, dict) else given
-        raise unknown(f"{place}: there is no kind", str(kind), stopping.KINDS)
-    return read(stopping.KINDS[given["kind"]], {key: each for key, each in given.items() if key != "kind"}, place)
+        raise unknown(f"{place}: there is no kind", str(kind), stop_rules.KINDS)
+    return read(stop_rules.KINDS[given["kind"]], {key: each for key, each in given.items() if key != "kind"}, place)
 
 
 @dataclass(frozen=True)

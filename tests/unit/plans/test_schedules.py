@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import privypurse as pp
 from privypurse.accounting import PLD, RDP, Composed, SampledGaussian, SampledRound
 from privypurse.accounting.inverse import Inverse
-from privypurse.assignment.rounds import AdaPdp, Groups, PdpSgd, Sampling, nominal_chances
+from privypurse.assignment.scheduler import AdaPdp, Groups, PdpSgd, Sampling, nominal_chances
 from privypurse.assignment.threshold import FixedLoss, probabilities
 from privypurse.budgets import ladder
 from privypurse.plans.schedule import Round, Schedule

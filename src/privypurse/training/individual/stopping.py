@@ -11,7 +11,7 @@ from torch import Tensor
 
 from privypurse.accounting.filters import Currency
 from privypurse.arrays import AnyArray, FloatArray
-from privypurse.plans.stopping import StopAtPlateau, StopWhenFew
+from privypurse.plans.stop_rules import StopAtPlateau, StopWhenFew
 from privypurse.randomness import Randomness
 from privypurse.training.individual.norm_passes import NormPasses, Right
 
