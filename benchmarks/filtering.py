@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
@@ -102,7 +103,7 @@ def run(data: Data, epsilon: np.ndarray, setting: Setting, filtered: bool, seed:
         stop=stop,
     )
     torch.manual_seed(seed)
-    model = OpacusExample(setting.activation).to(device)
+    model = OpacusExample({"relu": nn.ReLU, "tanh": nn.Tanh}[setting.activation]).to(device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=setting.rate / setting.clip_norm * (1 - setting.momentum), momentum=setting.momentum
     )

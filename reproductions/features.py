@@ -7,6 +7,7 @@ once and kept in a folder, one file for each view of the images.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from privypurse._storage import replace_file
 from privypurse.errors import InvalidInput
 from reproductions import data
 
@@ -69,7 +71,8 @@ def prepare(name: str, views: set[str], folder: Path, device: torch.device, reco
         images, labels = whole.inputs[:records], whole.labels[:records]
         np.save(folder / f"{name}-{part}-labels.npy", labels)
         for view in wanted[part]:
-            _save(_file(folder, name, part, view), scattered(images, view, device))
+            values = scattered(images, view, device)
+            replace_file(_file(folder, name, part, view), partial(np.save, arr=values))
     shape = tuple(images.shape[1:])
     made = scattered(data.pink_noise(shape), "plain", device)
     scale = {"mean": made.mean((0, 2, 3)).tolist(), "deviation": made.std((0, 2, 3)).tolist()}
@@ -83,37 +86,24 @@ def _file(folder: Path, name: str, part: str, view: str) -> Path:
     return folder / f"{name}-{part}-{view}.npy"
 
 
-def _save(path: Path, values: np.ndarray) -> None:
-    unfinished = path.with_suffix(".part")
-    with unfinished.open("wb") as file:
-        np.save(file, values)
-    unfinished.rename(path)
-
-
 def load(name: str, part: str, views: str, scaling: str, folder: Path, device: torch.device) -> tuple[Tensor, Tensor]:
     """Features [n, channels, height, width], or [n, channels, views, height, width] of several views, and labels."""
     if views not in VIEWS:
         raise InvalidInput(f"views is {views!r}; choose one of {', '.join(VIEWS)}")
-    each = []
-    for view in VIEWS[views]:
+    noise = json.loads((folder / f"{name}.json").read_text())["noise"]
+
+    def one(view: str) -> Tensor:
         raw = np.load(_file(folder, name, part, view), mmap_mode="r")
-        each.append(torch.cat([_scaled_part(raw, first, name, scaling, folder, device) for first in _firsts(raw)]))
+        chunks = (np.array(raw[first : first + _CHUNK]) for first in range(0, len(raw), _CHUNK))
+        return torch.cat([scaled(torch.as_tensor(chunk, device=device), scaling, noise) for chunk in chunks])
+
+    each = [one(view) for view in VIEWS[views]]
     labels = torch.as_tensor(np.load(folder / f"{name}-{part}-labels.npy"), device=device)
     return (each[0] if len(each) == 1 else torch.stack(each, dim=2)), labels
 
 
-def _firsts(raw: np.ndarray) -> range:
-    return range(0, len(raw), _CHUNK)
-
-
-def _scaled_part(raw: np.ndarray, first: int, name: str, scaling: str, folder: Path, device: torch.device) -> Tensor:
-    some = torch.as_tensor(np.array(raw[first : first + _CHUNK]), device=device)
-    public = json.loads((folder / f"{name}.json").read_text())["noise"]
-    return scaled(some, scaling, public)
-
-
 def scaled(features: Tensor, how: str, noise: dict[str, list[float]]) -> Tensor:
-    """Features on one scale, each record by itself or by public constants: nobody's depend on others (rule 12).
+    """Features on one scale, each record by itself or by public constants: nobody's depend on others (isolation).
 
     "groups": each of 27 groups of channels to mean 0 and deviation 1 within the record. "noise": each channel by its
     mean and deviation on pink noise. "both": the latter, then the whole record to mean 0 and deviation 1.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -15,7 +14,7 @@ from privypurse.errors import InvalidInput
 from privypurse.runs.models import TramerBoneh
 
 
-class TramerBonehCifar10(nn.Module):
+class TramerBonehCifar10(nn.Sequential):
     """The convolutional network of Tramèr & Boneh (2021) for CIFAR-10, 550,570 parameters, tanh throughout.
 
     As in the authors' code: pairs of 3 × 3 convolutions with 32, 64 and 128 filters, each pair followed by max
@@ -23,36 +22,23 @@ class TramerBonehCifar10(nn.Module):
     """
 
     def __init__(self, classes: int = 10) -> None:
-        super().__init__()
         layers: list[nn.Module] = []
         for before, after in pairwise((3, 32, 64, 128)):
             layers += [nn.Conv2d(before, after, 3, padding=1), nn.Tanh()]
             layers += [nn.Conv2d(after, after, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2, 2)]
-        self.features = nn.Sequential(*layers)
-        self.hidden = nn.Linear(128 * 4 * 4, 128)
-        self.last = nn.Linear(128, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(torch.tanh(self.hidden(self.features(x).flatten(1))))
-        return out
+        head = [nn.Flatten(), nn.Linear(128 * 4 * 4, 128), nn.Tanh(), nn.Linear(128, classes)]
+        super().__init__(*layers, *head)
 
 
-class OpacusExample(nn.Module):
+class OpacusExample(nn.Sequential):
     """The network of Opacus's MNIST example, which Feldman & Zrnic (2021) train: 26,010 parameters."""
 
-    def __init__(self, activation: str = "relu", classes: int = 10) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, 16, 8, stride=2, padding=3)
-        self.second = nn.Conv2d(16, 32, 4, stride=2)
-        self.third = nn.Linear(32 * 4 * 4, 32)
-        self.last = nn.Linear(32, classes)
-        self.activation = {"relu": torch.relu, "tanh": torch.tanh}[activation]
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(self.activation(self.first(x)), 2, 1)
-        x = F.max_pool2d(self.activation(self.second(x)), 2, 1)
-        out: Tensor = self.last(self.activation(self.third(x.flatten(1))))
-        return out
+    def __init__(self, activation: type[nn.Module] = nn.ReLU, classes: int = 10) -> None:
+        super().__init__(
+            *(nn.Conv2d(1, 16, 8, stride=2, padding=3), activation(), nn.MaxPool2d(2, 1)),
+            *(nn.Conv2d(16, 32, 4, stride=2), activation(), nn.MaxPool2d(2, 1), nn.Flatten()),
+            *(nn.Linear(32 * 4 * 4, 32), activation(), nn.Linear(32, classes)),
+        )
 
 
 class HeoMnist(OpacusExample):
@@ -64,38 +50,25 @@ class HeoMnist(OpacusExample):
     """
 
     def __init__(self, classes: int = 10) -> None:
-        super().__init__("relu", classes)
+        super().__init__(nn.ReLU, classes)
 
 
-class HeoSvhn(nn.Module):
+class HeoSvhn(nn.Sequential):
     """Heo et al. (2023), Table 4, for SVHN: 62,006 parameters, ReLU. The pooling has stride 2; see `HeoMnist`."""
 
     def __init__(self, classes: int = 10) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 6, 5)
-        self.second = nn.Conv2d(6, 16, 5)
-        self.third = nn.Linear(16 * 5 * 5, 120)
-        self.fourth = nn.Linear(120, 84)
-        self.last = nn.Linear(84, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(torch.relu(self.first(x)), 2)
-        x = F.max_pool2d(torch.relu(self.second(x)), 2)
-        x = torch.relu(self.third(x.flatten(1)))
-        out: Tensor = self.last(torch.relu(self.fourth(x)))
-        return out
+        super().__init__(
+            *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            *(nn.Linear(16 * 5 * 5, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)),
+        )
 
 
-class Logistic(nn.Module):
+class Logistic(nn.Sequential):
     """Logistic regression, as Liu et al. (2024) train it on Heart-Disease: (features + 1) · classes parameters."""
 
     def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.last = nn.Linear(features, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(x.flatten(1))
-        return out
+        super().__init__(nn.Flatten(), nn.Linear(features, classes))
 
 
 class _Block(nn.Module):
@@ -188,46 +161,19 @@ class WideResNet16x4(nn.Module):
         return out
 
 
-@dataclass(frozen=True)
-class _Known:
-    """How to build a network for records of one shape, where None stands for any size."""
-
-    shape: tuple[int | None, ...] | None
-    build: Callable[[tuple[int, ...], int], nn.Module]
-
-    def takes(self, shape: tuple[int, ...]) -> bool:
-        if not shape or any(side < 1 for side in shape):
-            return False
-        if self.shape is None:
-            return True
-        return len(shape) == len(self.shape) and all(
-            want in (None, side) for want, side in zip(self.shape, shape, strict=True)
-        )
-
-    def wanted(self) -> str:
-        if self.shape is None:
-            return "at least one number, and none below 1"
-        if self.shape == _GREY or self.shape == _COLOUR:
-            return str(self.shape)
-        return "(channels, height, width)"
-
-
-_GREY = (1, 28, 28)
-_COLOUR = (3, 32, 32)
-_IMAGE = (None, None, None)
-
-_NETWORKS: dict[str, _Known] = {
-    "heo-mnist": _Known(_GREY, lambda shape, classes: HeoMnist(classes)),
-    "heo-svhn": _Known(_COLOUR, lambda shape, classes: HeoSvhn(classes)),
-    "logistic": _Known(None, lambda shape, classes: Logistic(math.prod(shape), classes)),
-    "opacus-example": _Known(_GREY, lambda shape, classes: OpacusExample("relu", classes)),
-    "opacus-example-tanh": _Known(_GREY, lambda shape, classes: OpacusExample("tanh", classes)),
-    "resnet-20": _Known(_IMAGE, lambda shape, classes: ResNet20(shape[0], classes)),
-    "tramer-boneh-cifar10": _Known(_COLOUR, lambda shape, classes: TramerBonehCifar10(classes)),
-    "tramer-boneh-mnist": _Known(_GREY, lambda shape, classes: TramerBoneh(classes)),
-    "wrn-16-4": _Known(_IMAGE, lambda shape, classes: WideResNet16x4(shape[0], classes)),
+_GREY, _COLOUR, _IMAGE = (1, 28, 28), (3, 32, 32), "(channels, height, width)"
+_NETWORKS: dict[str, tuple[tuple[int, ...] | str | None, Callable[[tuple[int, ...], int], nn.Module]]] = {
+    "heo-mnist": (_GREY, lambda shape, classes: HeoMnist(classes)),
+    "heo-svhn": (_COLOUR, lambda shape, classes: HeoSvhn(classes)),
+    "logistic": (None, lambda shape, classes: Logistic(math.prod(shape), classes)),
+    "opacus-example": (_GREY, lambda shape, classes: OpacusExample(nn.ReLU, classes)),
+    "opacus-example-tanh": (_GREY, lambda shape, classes: OpacusExample(nn.Tanh, classes)),
+    "resnet-20": (_IMAGE, lambda shape, classes: ResNet20(shape[0], classes)),
+    "tramer-boneh-cifar10": (_COLOUR, lambda shape, classes: TramerBonehCifar10(classes)),
+    "tramer-boneh-mnist": (_GREY, lambda shape, classes: TramerBoneh(classes)),
+    "wrn-16-4": (_IMAGE, lambda shape, classes: WideResNet16x4(shape[0], classes)),
 }
-
+"""By name: the shape of records that a network takes (None: any), and how to build it."""
 NAMES = tuple(_NETWORKS)
 """Every name that `network` knows."""
 
@@ -236,9 +182,11 @@ def network(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A new network for records of this shape, such as (1, 28, 28), with one output for each class."""
     if name not in _NETWORKS:
         raise InvalidInput(f"there is no network {name!r}; take one of {', '.join(NAMES)}")
-    known = _NETWORKS[name]
-    if not known.takes(tuple(shape)):
-        raise InvalidInput(f"network {name!r} takes records of shape {known.wanted()}, not {tuple(shape)}")
+    wanted, build = _NETWORKS[name]
+    fits = len(shape) == 3 if wanted == _IMAGE else wanted in (None, tuple(shape))
+    if not shape or min(shape) < 1 or not fits:
+        said = "at least one number, and none below 1" if wanted is None else wanted
+        raise InvalidInput(f"network {name!r} takes records of shape {said}, not {tuple(shape)}")
     if classes < 2:
         raise InvalidInput(f"classes is {classes}; a network needs at least two")
-    return known.build(tuple(shape), classes)
+    return build(tuple(shape), classes)

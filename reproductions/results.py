@@ -19,12 +19,6 @@ Line = dict[str, Any]
 _IDENTITY = ("row", "column", "purpose", "method", "settings", "seed")
 
 
-class Settings(Protocol):
-    """Everything that a training is told, but the seed."""
-
-    def plain(self) -> dict[str, Any]: ...
-
-
 @dataclass(frozen=True)
 class Job:
     """One training: its place in the table (row and column, or purpose and method), its settings, its seed."""
@@ -46,15 +40,10 @@ class Job:
 
 
 class Table(Protocol):
-    """What can be run: either kind of table says which trainings are left."""
+    """A table of either kind."""
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def quick(self) -> bool: ...
-
-    def left(self, lines: Iterable[Line]) -> list[Job]: ...
 
 
 def key_of(line: Mapping[str, Any]) -> str:

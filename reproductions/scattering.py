@@ -25,9 +25,7 @@ from reproductions.choice import Choice, Rivals, Settings, Unfinished
 from reproductions.heads import Head, losses, network
 from reproductions.plans import epsilon_of, plan_of
 from reproductions.results import Job, Line
-from reproductions.score import accuracy
-
-_CHUNK = 5_000
+from reproductions.score import judged
 
 
 class Averages:
@@ -125,10 +123,15 @@ def outcome(choice: Choice, job: Job, folder: Path, device: str) -> Line:
         found = {}
         for decay in settings.decays:
             averages.put(decay)
-            found[str(decay)] = accuracy(model, other_x, other_y, losses, _CHUNK)
+            found[str(decay)] = _accuracy(model, other_x, other_y)
     else:
         found = test_accuracy(choice, job, model, averages, where[0])
     return {"accuracy": found, **said, "records": len(y), "wall": time.monotonic() - begun}
+
+
+def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    """In percent."""
+    return 100 * int(judged(model, x, y, losses, chunk=5_000)[1].sum()) / len(y)
 
 
 @lru_cache(maxsize=2)
@@ -157,4 +160,4 @@ def test_accuracy(choice: Choice, job: Job, model: nn.Module, averages: Averages
     device = next(model.parameters()).device
     x, y = _test_records(choice.table.data, settings.views, settings.scaling, folder, device)
     averages.put(chosen.decay)
-    return {str(chosen.decay): accuracy(model, x, y, losses, _CHUNK)}
+    return {str(chosen.decay): _accuracy(model, x, y)}

@@ -28,10 +28,3 @@ def judged(
             right.append(predictions(outputs) == labels)
     model.train(was_training)
     return torch.cat(loss).cpu().numpy(), torch.cat(right).cpu().numpy()
-
-
-def accuracy(
-    model: nn.Module, x: Tensor, y: Tensor, losses: Callable[[Tensor, Tensor], Tensor], chunk: int = 2_048
-) -> float:
-    """In percent."""
-    return 100 * int(judged(model, x, y, losses, chunk)[1].sum()) / len(y)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize
@@ -130,38 +131,28 @@ def published(
     if not isinstance(method, PdpSgd | AdaPdp | Sampling):
         raise InvalidInput(f"only threshold sampling was published that way, not {method!r}")
     levels, level_of = budgets.levels()
-    left = levels.epsilon[level_of]
-    rounds: list[Round] = []
-    drawn: list[AnyArray] = []
-    charge: list[float] = []
-    one_model = isinstance(method, PdpSgd)
-    each = epochs / method.rounds if one_model else epochs
-    while len(rounds) < method.rounds and (left > _NOTHING).any():
-        some = left > _NOTHING
-        tau = best_threshold(*_counted(left[some], method.loss))
-        chance = np.zeros(left.size)
-        chance[some] = probabilities(left[some], tau)
-        who = rng.random(left.size) < chance
+    delta, left = float(levels.delta.min()), levels.epsilon[level_of]
+    past: list[_Past] = []
+    share = epochs / method.rounds if isinstance(method, PdpSgd) else epochs
+    while len(past) < method.rounds and (left > _NOTHING).any():
+        tau, who = _draw(left, method.loss, rng)
         if not who.any():
             break
         people = int(who.sum())
-        steps, rate = max(1, round(each * people / batch_size)), min(1.0, batch_size / people)
-        before, follow = [one.release for one in rounds], method.rounds - len(rounds)
-        if not one_model:
+        steps, rate = max(1, round(share * people / batch_size)), min(1.0, batch_size / people)
+        before, follow = [each.round.release for each in past], method.rounds - len(past)
+        if not isinstance(method, PdpSgd):
             before, follow = [], 1
-        sigma, cost = _noise(tau, before, rate, steps, follow, float(levels.delta.min()))
+        sigma, cost = _noise(tau, before, rate, steps, follow, delta)
         # People of one level have different chances by now, so that `drawn` says what there is to say.
         nobody = np.zeros(levels.epsilon.size)
-        rounds.append(
-            Round(threshold=tau, noise_multiplier=sigma, steps=steps, rate=rate, chance=nobody, expected=people)
-        )
-        charge.append(cost)
-        drawn.append(frozen(who))
+        one = Round(threshold=tau, noise_multiplier=sigma, steps=steps, rate=rate, chance=nobody, expected=people)
+        past.append(_Past(one, frozen(who), cost))
         left = np.where(who, np.maximum(left - cost, 0.0), left)
     return Published(
         method=f"{method.name}, as published",
         accountant="rdp",
-        rounds=tuple(rounds),
+        rounds=tuple(each.round for each in past),
         batch_size=batch_size,
         clip_norm=clip_norm,
         epsilon=levels.epsilon,
@@ -171,14 +162,27 @@ def published(
         roll=budgets.roll(),
         separate=method.separate,
         promise=Promise.NONE,
-        drawn=tuple(drawn),
-        charge=tuple(charge),
+        drawn=tuple(each.drawn for each in past),
+        charge=tuple(each.cost for each in past),
     )
 
 
-def _counted(left: FloatArray, loss: Loss) -> tuple[FloatArray, Loss, AnyArray]:
-    values, counts = np.unique(left, return_counts=True)
-    return values, loss, counts
+class _Past(NamedTuple):
+    """A round, who was drawn into it, and the ε that it cost them."""
+
+    round: Round
+    drawn: AnyArray
+    cost: float
+
+
+def _draw(left: FloatArray, loss: Loss, rng: np.random.Generator) -> tuple[float, AnyArray]:
+    """The best threshold for what people have left, and who is drawn by it."""
+    some = left > _NOTHING
+    values, counts = np.unique(left[some], return_counts=True)
+    tau = best_threshold(values, loss, counts)
+    chance = np.zeros(left.size)
+    chance[some] = probabilities(left[some], tau)
+    return tau, rng.random(left.size) < chance
 
 
 def _noise(

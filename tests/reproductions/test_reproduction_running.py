@@ -100,6 +100,19 @@ def test_a_line_that_was_cut_off_is_trained_again(tables) -> None:
     assert strip == [{**json.loads(text), "wall": 0, "seconds": 0} for text in whole.splitlines()]
 
 
+def test_quickly_everything_runs_once_and_leaves_the_real_results_alone(tables, capsys) -> None:
+    out = tables / "results"
+    assert main(["run", "tiny", "--quick", "--out", str(out), "--features", str(tables / "features")]) == 0
+    assert [path.name for path in out.iterdir()] == ["tiny-quick.jsonl"]
+    lines = results.read(out / "tiny-quick.jsonl")
+    assert {line["purpose"] for line in lines} == {"choice", "final"}
+    assert {line["settings"]["steps"] for line in lines} == {3}
+    assert main(["show", "tiny", "--quick", "--out", str(out)]) == 0
+    assert "| Tiny | 50.00 (Somebody) |" in capsys.readouterr().out
+    assert main(["run", "tiny", "--quick", "--rows", "a"]) == 2
+    assert "no rows and columns" in capsys.readouterr().err
+
+
 def test_the_interval_is_that_of_paired_differences() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(1, 1, 5), rng.normal(0, 1, 5)
