@@ -83,16 +83,18 @@ class RunFolder:
         """Write a file, whole or not at all, and list it.
 
         ``content`` is its text or a function that writes it; None for a file that lies there already. Public is what
-        everybody's ε has paid for, and what follows from nobody's data or budget. All else is internal, for its
-        owner's eyes (mode 0600): plan, budgets, spending, realised batch sizes, loss and accuracy in training.
+        everybody's ε has paid for, and what follows from nobody's data or budget; whoever reads the folder reads it.
+        All else is internal, for its owner's eyes (mode 0600): plan, budgets, spending, realised batch sizes, loss
+        and accuracy in training.
         """
+        for_all = 0o600 | self.path.stat().st_mode & 0o044
         file = _inside(self.path, name)
         if content is not None:
             _write(file, content)
-        file.chmod(0o644 if public else 0o600)
+        file.chmod(for_all if public else 0o600)
         self.files[name] = File(public, digest_of_file(file))
         shown = {each: file for each, file in self.files.items() if file.public}
-        for place, files, mode in ((INTERNAL_LIST, self.files, 0o600), (PUBLIC_LIST, shown, 0o644)):
+        for place, files, mode in ((INTERNAL_LIST, self.files, 0o600), (PUBLIC_LIST, shown, for_all)):
             listing = msgspec.json.encode(_Listing(SCHEMA, __version__, self.command, files))
             _write(self.path / place, msgspec.json.format(listing, indent=1).decode() + "\n")
             (self.path / place).chmod(mode)
@@ -101,7 +103,7 @@ class RunFolder:
         """List every file that lies in the folder or below it, as internal."""
         for file in sorted(self.path.rglob("*")):
             name = file.relative_to(self.path).as_posix()
-            if file.is_file() and name not in (INTERNAL_LIST, PUBLIC_LIST):
+            if file.is_file() and not file.is_symlink() and name not in (INTERNAL_LIST, PUBLIC_LIST):
                 self.add(name, None)
 
 

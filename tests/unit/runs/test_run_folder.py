@@ -42,9 +42,14 @@ def test_the_public_list_tells_nothing_of_internal_files(folder):
     assert hashlib.sha256((folder / "run.json").read_bytes()).hexdigest() not in text
 
 
-def test_what_is_internal_only_its_owner_reads(folder):
-    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
-    assert modes == {"plan.json": 0o600, "run.json": 0o600, "model.pt": 0o644, "public.json": 0o644}
+@pytest.mark.parametrize(("of_the_folder", "public"), [(0o755, 0o644), (0o750, 0o640), (0o700, 0o600)])
+def test_what_is_internal_only_its_owner_reads(tmp_path, of_the_folder, public):
+    tmp_path.chmod(of_the_folder)
+    made = RunFolder.begin(tmp_path, "train")
+    made.add("plan.json", "{}")
+    made.add("model.pt", "weights", public=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"plan.json": 0o600, "run.json": 0o600, "model.pt": public, "public.json": public}
 
 
 def test_a_file_that_lies_there_already_is_listed_and_hidden(folder):
