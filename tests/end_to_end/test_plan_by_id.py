@@ -247,7 +247,7 @@ def test_a_table_replaced_while_a_plan_is_made_does_not_fit_it(
 ) -> None:
     """Sealed after planning, the plan of the old rows would fit the new ones, and about half of all be overdrawn."""
     with monkeypatch.context() as patched:
-        meanwhile(patched, "privypurse.plan")
+        meanwhile(patched, "privypurse.cli.plan.made")
         planned()
     code, said = trained(capsys, person="")
     assert code == 2

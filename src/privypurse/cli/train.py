@@ -98,7 +98,8 @@ def _about(config: RunConfig, plan: pp.Plan) -> Iterator[str]:
         if config.budgets.delta is None:
             yield default_delta("delta under [budgets]")
     if plan.absent:
-        yield f"{plan.absent:,} planned people have no row here: they are absent and contribute nothing. Sensitive."
+        gone = f"{plan.absent:,} planned people have no row in the table"
+        yield f"{gone}: they are absent and contribute nothing. Sensitive."
 
 
 def _stopped(checkpoint: Path | None) -> str:
