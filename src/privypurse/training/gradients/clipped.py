@@ -20,7 +20,7 @@ from privypurse.training.isolation.loss_fn import Loss, require_own_losses
 
 MARGIN = 1e-4
 """Norms are taken in float32; a contribution is scaled to its clip norm less this share, so as never to exceed it."""
-_MATERIALISED = 2**26  # elements of per-record gradients held at once where they cannot be avoided
+_MATERIALISED = 2**26  # elements of per-example gradients held at once where they cannot be avoided
 
 Uses = dict[str, list[tuple[Call, str]]]
 """For each parameter of the model the calls that use it, and its name there."""

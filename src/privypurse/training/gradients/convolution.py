@@ -117,7 +117,7 @@ def way_of(call: Call) -> Way:
 
     Keeping is cheapest, since the sum then costs nothing more. Otherwise the sum is one more convolution, and the
     norm costs either a gradient made and forgotten or, where places are few and channels many, Gram matrices (Bu et
-    al. 2022 compare the two for convolutions unfolded in full).
+    al. 2022, arXiv 2205.10683, compare the two for convolutions unfolded in full).
     """
     layer: Conv = call.module  # type: ignore[assignment]
     sizes = Sizes.of(call)
@@ -195,7 +195,7 @@ def _gradients(layer: Conv, a: Tensor, g: Tensor, whole: bool, out: Tensor | Non
 
 def _ghost(layer: Conv, a: Tensor, g: Tensor, whole: bool) -> Tensor:
     """‖Σ_t g_t w_tᵀ‖² = Σ_tt' ⟨g_t, g_t'⟩ ⟨w_t, w_t'⟩, for every record and group, w_t being what is seen at place t
-    (Goodfellow 2015 for one place, Li et al. 2022 for many).
+    (Goodfellow 2015, arXiv 1510.01799, for one place; Li et al. 2022, arXiv 2110.05679, for many).
 
     Two windows' product is the sum of their lines' products, so the Gram matrix of the lines, which overlapping
     windows share, is enough: the windows' is a sum of its blocks.

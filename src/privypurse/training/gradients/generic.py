@@ -66,7 +66,7 @@ def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:
         raise InvalidInput(
             f"layer {call.path} ({type(call.module).__name__}) was given a tensor of shape "
             f"{tuple(shared[0].shape)} by keyword, or one that has no entry for each of the "
-            f"{records} records. No per-record rule knows this layer: pass "
+            f"{records} records. No rule knows this layer (docs/own-layers.md shows how to write one): pass "
             "tensors by position, records first, or register them as buffers (and leave out the initial state of "
             "an RNN: it is zero anyway)"
         )
@@ -83,8 +83,8 @@ def require_no_draws(layer: nn.Module, name: str) -> None:
     bare = any(parameter.requires_grad for parameter in layer.parameters(recurse=False)) and inner is not layer
     raise InvalidInput(
         f"layer {where} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
-        f"{type(layer).__name__}, which no per-record rule knows; set its dropout to 0, or split it into "
-        "layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)."
+        f"{type(layer).__name__}, which no rule knows (see docs/own-layers.md); set its dropout to 0, or split it "
+        "into layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)."
         + (" privypurse.fix(model) does so for MultiheadAttention." if attends else "")
         + (" A bare nn.Parameter beside such layers needs a leading dimension of 1: (1, …)." if bare else "")
     )

@@ -28,8 +28,9 @@ def _tokens(values: Tensor) -> Tensor:
 def way_of(call: Call) -> Literal["outer", "keep", "forget", "ghost"]:
     """The cheapest way to a record's norm that needs little memory beside what the tape holds.
 
-    One token: the norm of an outer product (Goodfellow 2015). Many tokens beside few features: the gradient itself,
-    kept for the sum where it is small. Few tokens: their Gram matrices (ghost norm, Li et al. 2022).
+    One token: the norm of an outer product (Goodfellow 2015, arXiv 1510.01799). Many tokens beside few features: the
+    gradient itself, kept for the sum where it is small. Few tokens: their Gram matrices (ghost norm: Li et al. 2022,
+    arXiv 2110.05679).
     """
     inputs, outputs = call.inputs[0].shape[-1], call.back.shape[-1]
     tokens = call.back[0].numel() // outputs

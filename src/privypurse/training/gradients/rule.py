@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.numerics import square_sum, weighted_total
+from privypurse.training.gradients.numerics import exact, square_sum, weighted_total
 
 _AT_ONCE = 2**28  # elements of temporaries at once on a GPU, which idles between pieces: a gigabyte
 _IN_CACHE = 2**20  # the same on a CPU: more than its nearer caches hold is no faster
@@ -126,7 +126,7 @@ class Rule(ABC):
     - The gradient of record i is made of row i of ``call.inputs`` and of ``call.back`` alone.
     - `squared_norms` is never below the squared norm of what `weighted_sum` adds up for that record, rounding
       included: a norm too small lets a record contribute more than its clip norm. A little too large is sound.
-    - A record whose weight is 0 adds nothing to `weighted_sum`, even if its gradient is not finite.
+    - `weighted_sum` adds up in what the weights are in, float64 where they are. What is not finite was made 0 before.
     - The same call gives the same numbers each time: a rule draws nothing at random.
     """
 
@@ -148,7 +148,13 @@ class Rule(ABC):
 
         So what is measured is, to the bit, what is added up later. A rule that does without overrides this.
         """
-        call.keep(self.per_record(call))
+        made = self.per_record(call)
+        if made.keys() != call.names.keys():
+            raise InvalidInput(
+                f"the rule of {type(call.module).__name__} gives gradients of {', '.join(made) or 'nothing'}; it "
+                f"must give those of {', '.join(call.names)} (docs/own-layers.md)"
+            )
+        call.keep({name: exact(value) for name, value in made.items()})
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         """For each parameter the squared norm of every record's gradient, or a little more."""

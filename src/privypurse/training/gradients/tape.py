@@ -1,8 +1,9 @@
 """The tape: what each layer saw and what came back to it, for every record, from one backward pass.
 
 A trainable layer's output passes through a tap. On the way back the tap keeps the gradient of the layer's output;
-with the layer's input that is all one needs for per-record norms and for the clip-weighted sum (book-keeping, Bu et
-al. 2023). Parameters ask for no gradient during the forward pass, so the ordinary weight gradient is never computed.
+with the layer's input that is all one needs for per-example norms and for the clip-weighted sum (book-keeping: Bu et
+al. 2023, arXiv 2210.00038). Parameters ask for no gradient during the forward pass, so the ordinary weight gradient
+is never computed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class _Refusal(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         raise InvalidInput(
             "a gradient comes back through the second output of a layer (the last state of an LSTM, the weights of "
-            "an attention), which per-record rules do not follow; use the first output"
+            "an attention), which layer rules do not follow; use the first output"
         )
 
 

@@ -51,7 +51,7 @@ def _rewritten(layer: nn.Module) -> str | None:
     if found is None or not any(value.requires_grad for value in layer.parameters(recurse=False)):
         return None
     return (
-        f"its weight is made by a hook ({found}) out of other parameters, which no per-record rule sees: they would "
+        f"its weight is made by a hook ({found}) out of other parameters, which no layer rule sees: they would "
         "get noise alone. Take it off (nn.utils.remove_weight_norm, remove_spectral_norm); "
         "torch.nn.utils.parametrizations.weight_norm can be trained"
     )

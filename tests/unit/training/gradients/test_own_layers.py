@@ -126,6 +126,11 @@ class AnotherSum(MixtureRule):
         return super().weighted_sum(call, torch.ones_like(weights))
 
 
+class Half(MixtureRule):
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        return {"share": super().per_record(call)["share"]}
+
+
 class OfTheBatch(MixtureRule):
     def per_record(self, call: Call) -> dict[str, Tensor]:
         return {name: value - value.mean(dim=0) for name, value in super().per_record(call).items()}
@@ -136,6 +141,7 @@ WRONG = {
     TooLarge: "other norms",
     AnotherGradient: "another gradient of share",
     AnotherSum: "another sum of share",
+    Half: "gives gradients of share; it must give those of share, shift",
     OfTheBatch: "another gradient of share",
 }
 
