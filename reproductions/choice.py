@@ -100,7 +100,7 @@ class Rivals:
         return [job for job in choice.final_jobs() if job.key not in done]
 
     def quickened(self) -> Rivals:
-        """The first stage's own settings and every row, once, each for a moment on a few records."""
+        """Every stage with the settings of the file alone and every row, each for a moment on a few records."""
         settings = self.settings.with_(steps=3, batch_size=20)
         stages = [Stage({}, stage.methods) for stage in self.stages]
         few: dict[str, Any] = {"records": 140, "validation": 40, "seeds": 2}
