@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,15 +83,15 @@ def test_books_of_a_federation_are_internal_files_of_a_run(tmp_path, monkeypatch
     def train(data, preferences, terms, folder, **options):
         (folder / "0").mkdir()
         (folder / "0" / "book").write_text("spent", encoding="utf-8")
+        return SimpleNamespace(terms=terms, state={}, clients=[])
 
     monkeypatch.setattr(engine, "run", train)
     monkeypatch.setattr(cli.federate, "_show", lambda *arguments: None)
     assert cli.main(["federate", "adult", "--flower", "--out", str(tmp_path / "kept")]) == 0
     opened = RunFolder.open(tmp_path / "kept")
-    assert (opened.command, [(name, file.public) for name, file in opened.files.items()]) == (
-        "federate",
-        [("0/book", False)],
-    )
+    assert opened.command == "federate"
+    assert {name for name, file in opened.files.items() if file.public} == {"terms.json"}
+    assert not opened.files["0/book"].public
 
 
 @pytest.mark.parametrize("name", ["plan.json", "model.pt"])
