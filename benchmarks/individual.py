@@ -105,7 +105,7 @@ def train(
         optimizer,
         data,
         plan,
-        individual=pp.Individual(every=every, clip=clip, headroom=headroom),
+        individual=pp.Individual(every=every, exact=clip, headroom=headroom),
         loss_fn=LOSS,
         execution=pp.Execution(max_physical_batch=task.physical),
         seed=seed,

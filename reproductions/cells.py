@@ -137,7 +137,7 @@ class _Training:
         if asked is None:
             return None
         every = max(1, round(self._records / self._batch / asked.get("norm_passes_per_epoch", 1)))
-        return pp.Individual(every=every, clip=asked.get("clip", True), headroom=asked.get("headroom", 1.0))
+        return pp.Individual(every=every, exact=asked.get("clip", True), headroom=asked.get("headroom", 1.0))
 
     def _new_model(self) -> nn.Module:
         shape = tuple(self.inputs.train.tensors[0].shape[1:])

@@ -153,7 +153,7 @@ class Followed:
 
     every: int | None = None
     grid_size: int = 100
-    clip: bool = True
+    exact: bool = True
     headroom: float = 1.5
 
 

@@ -238,7 +238,7 @@ BAD = {
     "options of a model": (TABLE.replace("[model.options]\nwidth = 3\ndeep = true", "options = 3"), ["options is 3"]),
     "true as a category": (TABLE.replace('["F", "M"]', '[true, "M"]'), ["sex is [True, 'M']", "a list of texts"]),
     "a number for the folder": (BUILT_IN + "[training]\nout = 3", ["[training] out is 3", "text in quotes"]),
-    "a number for a flag": (BUILT_IN + "[individual]\nclip = 1", ["[individual] clip is 1", "true or false"]),
+    "a number for a flag": (BUILT_IN + "[individual]\nexact = 1", ["[individual] exact is 1", "true or false"]),
     "key of individual": (BUILT_IN + "[individual]\nevry = 3", ["'evry'", "did you mean 'every'"]),
     "key of training": (BUILT_IN + "[training]\nmax_physical_bach = 3", ["did you mean 'max_physical_batch'"]),
 }

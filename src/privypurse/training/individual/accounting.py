@@ -34,7 +34,7 @@ class Individual:
     Where people are drawn, everybody's gradient norm is measured by a norm pass before the first step, ``every`` so
     many steps (default: a twentieth of the plan's) and when the filter takes over. It is rounded up to one of
     ``grid_size`` equal shares of their clip norm, and every step is charged at that *grid norm*, whoever is drawn.
-    With ``clip`` everyone is also clipped to it, so that a charge bounds its step (Yu et al. 2023, Algorithm 3);
+    With ``exact`` everyone is also clipped to it, so that a charge bounds its step (Yu et al. 2023, Algorithm 3);
     without, training is what it would be anyway, and the outcome is an estimate. ``headroom`` is how many times the
     measured norm is charged: gradients may grow until the next norm pass, and where that cuts them off, training
     suffers (1: the paper's).
@@ -48,7 +48,7 @@ class Individual:
 
     every: int | None = None
     grid_size: int = 100
-    clip: bool = True
+    exact: bool = True
     headroom: float = 1.5
     right: Right = most_likely
 
@@ -58,8 +58,8 @@ class Individual:
             object.__setattr__(self, "every", integer(self.every, "every"))
         object.__setattr__(self, "grid_size", integer(self.grid_size, "grid_size", most=65_535))
         object.__setattr__(self, "headroom", real(self.headroom, "headroom", least=1))
-        if not isinstance(self.clip, bool):
-            raise InvalidInput(f"clip is {self.clip!r}; it must be True or False")
+        if not isinstance(self.exact, bool):
+            raise InvalidInput(f"exact is {self.exact!r}; it must be True or False")
         if not callable(self.right):
             raise InvalidInput(f"right is {self.right!r}; it must be a function of output and label")
 
@@ -79,12 +79,12 @@ def accounting_of(
     if not isinstance(individual, Individual | None):
         raise InvalidInput(f"individual is {individual!r}; give pp.Individual(…)")
     settings, passes = individual or Individual(), NormPasses(setup, records, loss_fn)
-    if plan.filter is not None and not settings.clip:
-        raise InvalidInput("extra steps need a filter, and a filter needs clip=True: an estimate bounds nothing")
+    if plan.filter is not None and not settings.exact:
+        raise InvalidInput("extra steps need a filter, and a filter needs exact=True: an estimate bounds nothing")
     if not in_every_step(plan.levels.rate):
         return Sampled(settings, passes)
-    if not settings.clip:
-        raise InvalidInput("where everyone is in every step the accounting is exact as it is; leave clip=True")
+    if not settings.exact:
+        raise InvalidInput("where everyone is in every step the accounting is exact as it is; leave exact=True")
     return FullBatch(settings, passes)
 
 
@@ -149,7 +149,7 @@ class Accounting(ABC):
 
     @property
     def _identity(self) -> dict[str, Any]:
-        names = ("grid_size", "clip", "headroom")
+        names = ("grid_size", "exact", "headroom")
         return {
             "data": self._fingerprint,
             "every": self._every,
@@ -199,7 +199,7 @@ class Sampled(Accounting):
             )
             purses.set_aside(self._watch.price(purses.currency))
         self.odometer = Odometer(
-            levels.rate, noise, plan.level_of, grid_size=settings.grid_size, exact=settings.clip, purses=purses
+            levels.rate, noise, plan.level_of, grid_size=settings.grid_size, exact=settings.exact, purses=purses
         )
         # On the device, one place more for nobody: the clip norm in force, steps that it is paid for, and the clip
         # norm of the one step after those.
@@ -230,7 +230,7 @@ class Sampled(Accounting):
             assert self.odometer.purses is not None
             taking_part &= self.odometer.purses.left > 0  # an empty purse needs no norm
         norms, _ = self._passes.norms(steps_taken, np.flatnonzero(taking_part))
-        room = self._settings.headroom if self._settings.clip else 1.0
+        room = self._settings.headroom if self._settings.exact else 1.0
         self.odometer.new_norms(room * norms / self._plan.levels.clip_norm[self._plan.level_of], filtering=filtering)
         if self._active and self._active[-1][0] == steps_taken:
             self._active.pop()  # a run that was saved between a norm pass and its step measures once more
@@ -251,7 +251,7 @@ class Sampled(Accounting):
         self._elapsed.zero_()
 
     def limits(self, units: Tensor, clip_norms: Tensor, norms: Tensor) -> Tensor:
-        if not self._settings.clip:
+        if not self._settings.exact:
             return clip_norms
         allowed = self._allowed[units]
         after = torch.where(self._elapsed == allowed, self._last[units], 0.0)

@@ -150,7 +150,7 @@ def test_without_clipping_training_is_what_it_would_be_anyway(how: str) -> None:
     plan = planned(person=person)
     dataset = Flipping() if how == "augmented" else data()
     found = []
-    for individual in (None, pp.Individual(every=3, clip=False)):
+    for individual in (None, pp.Individual(every=3, exact=False)):
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002
         if how == "loop":
@@ -644,11 +644,11 @@ def other_order() -> TensorDataset:
         ({"dataset": other_order()}, "another data set"),
         ({"individual": pp.Individual(every=5)}, "every = 4"),
         ({"individual": pp.Individual(every=4, grid_size=50)}, "grid_size = 100"),
-        ({"individual": pp.Individual(every=4, clip=False)}, "clip = True"),
+        ({"individual": pp.Individual(every=4, exact=False)}, "exact = True"),
         ({"individual": pp.Individual(every=4, headroom=2)}, "headroom = 1.5"),
         ({"individual": None}, "with individual accounting"),
     ],
-    ids=["data", "order", "every", "grid_size", "clip", "headroom", "without"],
+    ids=["data", "order", "every", "grid_size", "exact", "headroom", "without"],
 )
 def test_a_run_goes_on_with_what_it_began_with(
     tmp_path: Path, change: dict[str, Any], words: str, seed: int | None
@@ -928,8 +928,8 @@ def test_a_step_is_taken_once() -> None:
 
 def test_a_journal_is_free_after_a_refusal(tmp_path: Path) -> None:
     plan = planned(extra_steps=2)
-    for individual, loss in ((pp.Individual(), None), (pp.Individual(clip=False), LOSS)):
-        with pytest.raises(pp.InvalidInput, match=r"loss_fn=|clip=True"):
+    for individual, loss in ((pp.Individual(), None), (pp.Individual(exact=False), LOSS)):
+        with pytest.raises(pp.InvalidInput, match=r"loss_fn=|exact=True"):
             Loop(plan, data(), individual=individual, loss_fn=loss, journal=tmp_path / "steps")
     Loop(plan, data(), journal=tmp_path / "steps").all().optimizer.close()
 
@@ -943,7 +943,7 @@ def test_a_journal_is_free_after_a_refusal(tmp_path: Path) -> None:
         ({"grid_size": 0}, "grid_size must be .* not 0"),
         ({"grid_size": True}, "grid_size must be .* not True"),
         ({"grid_size": 70_000}, "grid_size must be .* 65535, not 70000"),
-        ({"clip": "no"}, "clip is 'no'"),
+        ({"exact": "no"}, "exact is 'no'"),
         ({"headroom": 0.99}, "headroom must be .* 1, not 0.99"),
         ({"headroom": math.nan}, "headroom must be .* not nan"),
         ({"right": 5}, "right is 5"),
@@ -957,8 +957,8 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], words:
 @pytest.mark.parametrize(
     ("plan", "options", "words"),
     [
-        (planned(extra_steps=2), {"individual": pp.Individual(clip=False)}, "a filter needs clip=True"),
-        (planned(batch_size=40), {"individual": pp.Individual(clip=False)}, "leave clip=True"),
+        (planned(extra_steps=2), {"individual": pp.Individual(exact=False)}, "a filter needs exact=True"),
+        (planned(batch_size=40), {"individual": pp.Individual(exact=False)}, "leave exact=True"),
         (planned(), {"individual": True}, "individual is True"),
         (planned(extra_steps=2), {"individual": None, "loss_fn": None}, "give loss_fn="),
         (planned(), {"loss_fn": F.cross_entropy}, "one loss for each"),
