@@ -31,7 +31,7 @@ from privypurse.training.individual.accounting import Individual, accounting_of
 from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.records import Records
+from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.setup import Setup
 
 LOSS = partial(F.cross_entropy, reduction="none")
@@ -95,7 +95,7 @@ class Steps:
         torch.manual_seed(0)
         model = TramerBoneh().to(device)
         self._optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        setup, records = Setup(plan, model, self._optimizer, seed=0), Records(data, plan)
+        setup, records = Setup(plan, model, self._optimizer, seed=0), PlannedRecords(data, plan)
         self.passes = NormPasses(setup, records, LOSS)
         self.run = PrivateRun(setup, accounting_of(setup, records, LOSS, individual))
         self._draws, self._data, self._device = Draws(self.run, records), data, device

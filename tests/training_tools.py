@@ -44,7 +44,8 @@ class Quiet:
 def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = EVERYBODY) -> None:
     """Runs have no noise from now on, and these coins."""
     monkeypatch.setattr("privypurse.training.setup.randomness", lambda seed: Quiet(coins))
-    monkeypatch.setattr("privypurse.training.noise.FINENESS", 46)  # the grid is seen in test_grid_noise.py, not here
+    # The grid is seen in test_grid_noise.py, not here.
+    monkeypatch.setattr("privypurse.training.grid_noise.FINENESS", 46)
 
 
 class Keeping(torch.optim.SGD):

@@ -136,7 +136,7 @@ PLANTED = {
     "assignment of data": ("privypurse.assignment.sample", "from privypurse import datasets"),
     "the command line": ("privypurse.plans.summary", "from privypurse.cli import main"),
     "a whole run": ("privypurse.plans.summary", "from privypurse.runs.config import RunConfig"),
-    "questions of training": ("privypurse.queries.analyst", "from privypurse.training.noise import GridNoise"),
+    "questions of training": ("privypurse.queries.analyst", "from privypurse.training.grid_noise import GridNoise"),
     "questions of plans": ("privypurse.queries.statistics", "from privypurse.plans import Plan"),
     "the papers": ("privypurse.cli.plan", "from reproductions.unsound.trusted_curve import TrustedCurve"),
     "torch": ("privypurse.accounting.pld", "import torch.nn as nn"),

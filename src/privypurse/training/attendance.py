@@ -26,7 +26,7 @@ from privypurse.training.isolation.tracking import (
     untracked,
 )
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.records import Batch
+from privypurse.training.planned_records import Batch
 
 
 @dataclass
@@ -113,8 +113,9 @@ class Attendance:
         elif value.shape not in self._constants and not bool((value == value[:1]).all()):
             raise InvalidInput(
                 f"an input of the model of shape {tuple(value.shape)} has an entry for each record and is not from "
-                "the loader: what a record meets would hang on its place in the batch. Let the dataset give it, make "
-                "it of the loader's tensors (torch.randn_like(x)), or, if it is a constant, register it as a buffer"
+                "the loader: what a record meets would depend on its place in the batch. Let the dataset give it, "
+                "make it of the loader's tensors (torch.randn_like(x)), or, if it is a constant, register it as a "
+                "buffer"
             )
 
     def evaluate(self, model: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from privypurse._storage import replace_file
 from privypurse.errors import InvalidInput
 from privypurse.training.fingerprints import data_of
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.records import Records
+from privypurse.training.planned_records import PlannedRecords
 
 _VERSION = 2
 _SECONDS = 60.0
@@ -29,7 +29,7 @@ class Checkpoints:
         self,
         folder: Path | None,
         run: PrivateRun,
-        records: Records,
+        records: PlannedRecords,
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
     ) -> None:

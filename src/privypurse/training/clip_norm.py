@@ -15,7 +15,7 @@ from privypurse.queries import statistics
 from privypurse.training.gradients import per_record_norms
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loading import Order, loaded
-from privypurse.training.records import moved
+from privypurse.training.planned_records import moved
 
 _AT_ONCE = 512
 

@@ -15,14 +15,14 @@ from privypurse.errors import PrivyPurseWarning
 from privypurse.training.keying import borrowed, key_all
 from privypurse.training.loading import Order
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.records import Batch, Records
+from privypurse.training.planned_records import Batch, PlannedRecords
 from privypurse.training.sampling import PoissonSampler
 
 
 class Draws:
     """Steps as physical batches of whole units: those of this process's share that the coins pick."""
 
-    def __init__(self, run: PrivateRun, records: Records, most: int | None = None, multiple: int = 1) -> None:
+    def __init__(self, run: PrivateRun, records: PlannedRecords, most: int | None = None, multiple: int = 1) -> None:
         """Batches have at most ``most`` records (default: as the execution says), padded to a ``multiple`` of them,
         so that a device meets few shapes."""
         plan, self.run, self.records, self._multiple = run.plan, run, records, multiple

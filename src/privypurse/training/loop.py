@@ -31,8 +31,8 @@ from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.model import require_isolated
 from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.planned_records import Batch, PlannedRecords, moved
 from privypurse.training.progress import shown
-from privypurse.training.records import Batch, Records, moved
 from privypurse.training.setup import Setup, modes_kept
 
 _TIMES = 2.0  # a second that the bar asks for the loss: on a GPU asking means waiting
@@ -86,7 +86,7 @@ def train(
 
     ``dataset`` gives (input, label), or several inputs and a label; ``loss_fn(output, label)`` one loss for each
     record. ``person`` holds the id of each record's owner in the order of ``dataset``, for a plan that was made with
-    ids; without, records come in the plan's order. ``max_records_per_person`` and ``collate_fn``: see `Records`.
+    ids; without, records come in the plan's order. ``max_records_per_person, collate_fn``: `PlannedRecords`.
     ``individual`` charges each person by their own gradients (`Individual`); ``Trained.spending`` is the outcome. A
     plan with extra steps always does: beyond its fixed steps everyone goes on until their purse is empty.
     ``checkpoint`` is a folder for one run on one data set, which goes on from there when it is called again. Its
@@ -100,7 +100,7 @@ def train(
     Guarantee: that of `make_private`; it is the same code.
     """
     _refuse_scheduler(scheduler)
-    records = Records(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
+    records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     plan, goal = records.plan, records.plan.all_steps if steps is None else integer(steps, "steps")
     begun, folder = time.perf_counter(), None if checkpoint is None else Path(checkpoint)
     setup = Setup(plan, unwrapped(model), optimizer, seed)
@@ -180,7 +180,7 @@ def _take(
         raise
 
 
-def _placed(setup: Setup, records: Records) -> tuple[bool, Records]:
+def _placed(setup: Setup, records: PlannedRecords) -> tuple[bool, PlannedRecords]:
     """Whether steps are captured, as asked for or where it can be done; the data then lies on the device."""
     dataset, asked, can = records.dataset, records.execution.capture, False
     if setup.device.type == "cuda" and one_record_each(setup.plan) and type(dataset) is TensorDataset:
@@ -195,7 +195,9 @@ def _placed(setup: Setup, records: Records) -> tuple[bool, Records]:
     return False, records
 
 
-def _summed(run: PrivateRun, records: Records, loss_fn: Loss, captured: bool, forgiving: bool) -> Iterator[Tensor]:
+def _summed(
+    run: PrivateRun, records: PlannedRecords, loss_fn: Loss, captured: bool, forgiving: bool
+) -> Iterator[Tensor]:
     """Adds one step's clipped gradients to the run at each turn; gives the mean loss of its last batch."""
     most = records.execution.max_physical_batch
     if captured:

@@ -24,8 +24,8 @@ from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.tracking import leave_to_python
 from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.progress import shown
-from privypurse.training.records import Records
 from privypurse.training.setup import Setup
 
 
@@ -244,7 +244,7 @@ def make_private(
     """
     if loss_reduction not in ("mean", "sum"):
         raise InvalidInput(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
-    records = Records(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
+    records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     if execution.capture:
         raise InvalidInput("capture=True is for pp.train: here the loop is yours; leave capture out")
     if isinstance(model, PrivateModel) or isinstance(optimizer, PrivateOptimizer):

@@ -12,9 +12,9 @@ from torch import Tensor
 from privypurse.errors import InvalidInput, PlanExhausted
 from privypurse.randomness import SeededRandomness
 from privypurse.training.gradients import Tape, clip_factors, norms, sums
+from privypurse.training.grid_noise import pieces
 from privypurse.training.individual.accounting import Accounting
 from privypurse.training.journal import Journal
-from privypurse.training.noise import pieces
 from privypurse.training.setup import Setup
 
 

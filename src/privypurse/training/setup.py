@@ -14,8 +14,8 @@ from privypurse.plans import Plan
 from privypurse.randomness import randomness
 from privypurse.training.distributed import Processes
 from privypurse.training.gradients import Recorder
+from privypurse.training.grid_noise import GridNoise
 from privypurse.training.keying import Keys
-from privypurse.training.noise import GridNoise
 
 
 class Setup:

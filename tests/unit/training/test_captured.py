@@ -246,7 +246,7 @@ def test_noise_on_the_device_is_standard_normal() -> None:
 def test_noise_on_the_device_lies_on_the_grid(dtype: torch.dtype) -> None:
     """Made and added in one kernel, it is the rounded sum plus rounded normals of the planned deviation."""
     from privypurse.randomness import SecureRandomness
-    from privypurse.training.noise import GridNoise
+    from privypurse.training.grid_noise import GridNoise
 
     noise, source = GridNoise(0.3, 400_003), SecureRandomness()
     before = torch.linspace(-2, 3, 400_003, dtype=dtype, device="cuda")

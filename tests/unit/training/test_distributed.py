@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.distributed import Processes
-from privypurse.training.noise import GridNoise
+from privypurse.training.grid_noise import GridNoise
 from training_tools import LOSS
 
 torch.set_num_threads(1)

@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.randomness import SecureRandomness
+from privypurse.training.grid_noise import FINENESS, GridNoise, pieces
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.noise import FINENESS, GridNoise, pieces
 from privypurse.training.setup import Setup
 
 PEOPLE, FEATURES, CLASSES = 64, 784, 10

@@ -15,7 +15,7 @@ import privypurse as pp
 from privypurse.randomness import SecureRandomness
 from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.records import Batch, Records
+from privypurse.training.planned_records import Batch, PlannedRecords
 from privypurse.training.setup import Setup
 from training_tools import quiet
 
@@ -122,7 +122,7 @@ def test_padding_weighs_nothing(monkeypatch: pytest.MonkeyPatch, person: object)
     _, plain = train(plan, dataset, network())
     made = Draws
 
-    def wider(run: PrivateRun, records: Records, multiple: int) -> Draws:
+    def wider(run: PrivateRun, records: PlannedRecords, multiple: int) -> Draws:
         return made(run, records, multiple=64)
 
     monkeypatch.setattr("privypurse.training.make_private.Draws", wider)
@@ -485,7 +485,7 @@ def test_wide_sums_are_float64_in_both_loops(how: str, monkeypatch: pytest.Monke
 
 
 class Texts(Dataset):
-    """Records of different lengths."""
+    """PlannedRecords of different lengths."""
 
     def __len__(self) -> int:
         return 40
@@ -565,7 +565,7 @@ def test_empty_draws_come_as_often_as_they_should() -> None:
     plan = pp.plan(budgets, "sample", steps=3000, batch_size=1, accountant="rdp")
     inner = network()
     optimizer = torch.optim.SGD(inner.parameters(), lr=0.0)
-    draws = Draws(PrivateRun(Setup(plan, inner, optimizer)), Records(data(6), plan))
+    draws = Draws(PrivateRun(Setup(plan, inner, optimizer)), PlannedRecords(data(6), plan))
     empty = sum(draws.step(step)[0].units.size == 0 for step in range(3000))
     nobody = float(np.prod(1 - plan.rates))
     assert 0.1 < nobody < 0.9

@@ -19,11 +19,11 @@ from privypurse.errors import InvalidInput
 from privypurse.plans.level_table import in_every_step
 from privypurse.training.fingerprints import data_of
 from privypurse.training.gradients.clipped import MARGIN
+from privypurse.training.individual.early_stopping import EarlyStopping
 from privypurse.training.individual.norm_passes import NormPasses, Right, most_likely
 from privypurse.training.individual.spending import Spending
-from privypurse.training.individual.stopping import Watch
 from privypurse.training.isolation.loss_fn import Loss
-from privypurse.training.records import Records
+from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.setup import Setup
 
 
@@ -65,7 +65,7 @@ class Individual:
 
 
 def accounting_of(
-    setup: Setup, records: Records, loss_fn: Loss | None, individual: Individual | None
+    setup: Setup, records: PlannedRecords, loss_fn: Loss | None, individual: Individual | None
 ) -> Accounting | None:
     """The individual accounting of a run, if it is asked for or the plan needs it."""
     plan = setup.plan
@@ -94,7 +94,7 @@ class Accounting(ABC):
     def __init__(self, settings: Individual, passes: NormPasses, every: int) -> None:
         self._settings, self._passes, self._plan = settings, passes, passes.setup.plan
         self._every = every
-        self._watch = Watch(passes, settings.right)
+        self._stopping = EarlyStopping(passes, settings.right)
         self._fingerprint = data_of(self._plan, passes.records.dataset)
         self._active: list[tuple[int, Tensor | int]] = []
         self._lost = 0  # steps of which nothing is known but their number
@@ -117,14 +117,14 @@ class Accounting(ABC):
 
     def finish(self) -> None:
         """The run is over."""
-        self._watch.finish()
+        self._stopping.finish()
 
     def resumed(self, saved: int, now: int, answers_saved: bool = False) -> None:
         """Go on at step ``now`` from what was known at step ``saved``: charge in full what is not known.
 
         ``answers_saved`` says whether the stopping rule's answers were saved before anything followed from them.
         """
-        self._watch.resumed(saved, now, answers_saved)
+        self._stopping.resumed(saved, now, answers_saved)
         if now > saved:
             self._charge_unknown(saved, now)
 
@@ -134,14 +134,14 @@ class Accounting(ABC):
     @property
     def answers(self) -> int:
         """How many questions of the stopping rule were answered."""
-        return len(self._watch.told)
+        return len(self._stopping.told)
 
     @abstractmethod
     def spending(self) -> Spending:
         """What each person spent so far. Sensitive."""
 
     def _spending(self, meter: Odometer | FloatArray, contributing: AnyArray) -> Spending:
-        told = tuple(self._watch.told)
+        told = tuple(self._stopping.told)
         return Spending(self._plan, meter, tuple(self._active_at()), told, contributing, self._lost)
 
     def _active_at(self) -> list[tuple[int, int]]:
@@ -162,7 +162,7 @@ class Accounting(ABC):
             "settings": self._identity,
             "active": self._active_at(),
             "lost": self._lost,
-            "watch": self._watch.state(),
+            "stopping": self._stopping.state(),
         }
 
     def restore(self, state: Any) -> None:
@@ -178,7 +178,7 @@ class Accounting(ABC):
             raise InvalidInput(f"the checkpoint was made with {', '.join(other)}; go on with the same")
         self._restore(state)
         self._active, self._lost = [*state["active"]], int(state["lost"])
-        self._watch.restore(state["watch"])
+        self._stopping.restore(state["stopping"])
 
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None: ...
@@ -197,7 +197,7 @@ class Sampled(Accounting):
             purses = StepFilter(
                 levels.rate, noise, levels.epsilon, plan.filter_delta, plan.level_of, settings.grid_size
             )
-            purses.set_aside(self._watch.price(purses.currency))
+            purses.set_aside(self._stopping.price(purses.currency))
         self.odometer = Odometer(
             levels.rate, noise, plan.level_of, grid_size=settings.grid_size, exact=settings.exact, purses=purses
         )
@@ -216,7 +216,7 @@ class Sampled(Accounting):
         takes_over = filtering and (steps_taken == self._plan.steps or not self._filtering)
         if steps_taken % self._every == 0 or takes_over or self._overdue:
             self._measure(steps_taken, filtering)
-        return not filtering or self._watch.goes_on(steps_taken, self._who_is_active)
+        return not filtering or self._stopping.goes_on(steps_taken, self._who_is_active)
 
     def _who_is_active(self) -> AnyArray:
         assert self.odometer.purses is not None
@@ -308,7 +308,7 @@ class FullBatch(Accounting):
         plan, levels = self._plan, self._plan.levels
         self._deviation = plan.noise_multiplier * plan.clip_norm  # of the noise that a contribution is compared with
         purses = Filter(levels.epsilon, levels.delta, "gdp")
-        held = np.maximum(purses.total - self._watch.price(purses.currency), 0.0)
+        held = np.maximum(purses.total - self._stopping.price(purses.currency), 0.0)
         empty = np.flatnonzero((held == 0) & (levels.rate > 0))
         if plan.filter is not None and empty.size:
             raise InvalidInput(
@@ -326,7 +326,7 @@ class FullBatch(Accounting):
     def prepare(self, steps_taken: int) -> bool:
         if self._plan.filter is None or steps_taken < self._plan.steps:
             return True
-        return self._watch.goes_on(steps_taken, self._who_is_active)
+        return self._stopping.goes_on(steps_taken, self._who_is_active)
 
     def _who_is_active(self) -> AnyArray:
         return np.asarray((self._spent < self._total)[:-1].cpu().numpy())

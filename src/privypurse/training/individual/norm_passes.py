@@ -17,7 +17,7 @@ from privypurse.training.gradients import norms, recorded
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
 from privypurse.training.keying import keyed
 from privypurse.training.loading import Order
-from privypurse.training.records import Batch, Records, moved
+from privypurse.training.planned_records import Batch, PlannedRecords, moved
 from privypurse.training.setup import Setup, modes_kept
 
 _AT_ONCE = {"cuda": 4096}
@@ -46,7 +46,7 @@ class NormPasses:
     """
 
     setup: Setup
-    records: Records
+    records: PlannedRecords
     loss_fn: Loss
 
     def norms(self, steps_taken: int, units: IntArray | None = None) -> tuple[FloatArray, FloatArray]:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 import privypurse as pp
-from privypurse.training.noise import GridNoise
+from privypurse.training.grid_noise import GridNoise
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")

@@ -69,7 +69,7 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Records:
+class PlannedRecords:
     """A data set, and the plan for its records (`Plan.for_records`). The plan has to fit it and to keep its promise.
 
     ``max_records_per_person`` takes so many of a drawn person's records at random. ``collate_fn`` puts records

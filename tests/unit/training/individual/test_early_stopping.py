@@ -20,8 +20,8 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from privypurse.randomness import SecureRandomness
 from privypurse.training.distributed import Processes
+from privypurse.training.individual.early_stopping import EarlyStopping
 from privypurse.training.individual.norm_passes import NormPasses
-from privypurse.training.individual.stopping import Watch
 from privypurse.training.mechanism import PrivateRun
 from training_tools import LOSS
 
@@ -55,7 +55,7 @@ def trained(plan: pp.Plan, dataset: TensorDataset, **options: Any) -> tuple[nn.M
     return model, pp.train(model, optimizer, dataset, plan, LOSS, **options)
 
 
-def alone(rule: Any, people: int = 10, first: int = 0, right: Any = None) -> Watch:
+def alone(rule: Any, people: int = 10, first: int = 0, right: Any = None) -> EarlyStopping:
     """A rule at work, on a count that is given instead of data."""
     plan = SimpleNamespace(
         shape=SimpleNamespace(stop=rule),
@@ -69,7 +69,7 @@ def alone(rule: Any, people: int = 10, first: int = 0, right: Any = None) -> Wat
     passes = SimpleNamespace(
         setup=setup, right=lambda step, units, how: np.full(people, 1.0) if right is None else right(units)
     )
-    return Watch(passes, how_right)  # type: ignore[arg-type]
+    return EarlyStopping(passes, how_right)  # type: ignore[arg-type]
 
 
 def how_right(output: Tensor, y: Tensor) -> Tensor:
@@ -186,7 +186,8 @@ def test_a_person_counts_at_most_once() -> None:
 )
 def test_steps_never_use_what_questions_cost(monkeypatch: pytest.MonkeyPatch, stop: Any, batch_size: int) -> None:
     """Small gradients, so that purses and not the plan end people's steps; prices written out."""
-    monkeypatch.setattr(Watch, "_compare", lambda *arguments: None)  # which would stop somewhere, by its noise
+    # Which would stop somewhere, by its noise.
+    monkeypatch.setattr(EarlyStopping, "_compare", lambda *arguments: None)
     plan = planned(stop, batch_size=batch_size, extra_steps=60)
     model = network()
     sgd = torch.optim.SGD(model.parameters(), lr=0.3)
@@ -339,7 +340,7 @@ def test_an_answer_is_saved_before_anything_follows_from_it(tmp_path: Path, monk
         patch.setattr(PrivateRun, "release", killed)
         with pytest.raises(MemoryError):
             trained(plan, data(), checkpoint=tmp_path)
-    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["run"]["individual"]["watch"]["told"]
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["run"]["individual"]["stopping"]["told"]
     assert [step for step, _ in saved] == [6, 9]
     _, after = trained(plan, data(), checkpoint=tmp_path)
     assert after.spending.told[:2] == tuple(tuple(each) for each in saved)
@@ -357,10 +358,12 @@ def test_comparisons_are_silent_once_one_may_be_forgotten(
     plan = planned(pp.StopWhenFew(below=1_000_000, epsilon=0.5, every=3))
     if saved >= 6:  # let it get there, as if the noise had said so
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("privypurse.training.individual.stopping._laplace", lambda scale, source: -1e9 / scale)
+            patch.setattr(
+                "privypurse.training.individual.early_stopping._laplace", lambda scale, source: -1e9 / scale
+            )
             _, before = trained(plan, data(), steps=saved, checkpoint=tmp_path)
         assert before.spending.told == ((6, 0.0),)
-        threshold = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["run"]["individual"]["watch"][
+        threshold = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["run"]["individual"]["stopping"][
             "threshold"
         ]
         assert threshold < 0  # kept: a new one would be a second release

@@ -1,4 +1,4 @@
-"""A plan's stopping rule at work: private questions that the plan has paid for."""
+"""Early stopping by a plan's stopping rule: private questions that the plan has paid for."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from privypurse.training.individual.norm_passes import NormPasses, Right
 _STREAM = 2**20 + 1  # of a seeded run's random numbers: none of its processes has such a rank
 
 
-class Watch:
-    """A stopping rule (`Plan.shape.stop`) at work. What it tells is released; the plan's ε has it in it."""
+class EarlyStopping:
+    """A stopping rule (`Plan.shape.stop`) at work. Its answers are released; the plan's ε includes them."""
 
     def __init__(self, passes: NormPasses, right: Right) -> None:
         plan = passes.setup.plan
