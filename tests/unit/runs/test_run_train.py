@@ -179,7 +179,7 @@ def test_a_stopping_rule_comes_from_the_file():
         ('{ kind = "plato", noise = 3 }', "plateau"),
         ("{ noise = 3 }", "kind"),
         ('{ kind = "plateau" }', "noise"),
-        ('{ kind = "plateau", noise = -1 }', "positive"),
+        ('{ kind = "plateau", noise = -1 }', "above 0, not -1"),
         ('{ kind = "plateau", noise = 3, offten = 2 }', "offten"),
         ('{ kind = "few", below = 2.5, epsilon = 1 }', "below"),
         ('"plateau"', "stop"),
