@@ -121,6 +121,12 @@ def test_every_function_that_came_from_a_paper_exists() -> None:
         resolved(name)
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_every_name_of_the_library_exists(page: Path) -> None:
+    for name in re.findall(r"`(?:privypurse|pp)\.([A-Za-z_.]+)[^`]*`", TEXTS[page]):
+        resolved(name)
+
+
 COMMANDS = {
     r"privypurse (?:plan|train|query|federate|demo)": "src/privypurse/cli",
     r"python -m reproductions": "reproductions",
