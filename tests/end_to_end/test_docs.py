@@ -16,10 +16,10 @@ TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 
 
 def programs(text: str) -> list[str]:
-    """The Python blocks of a page. One that imports begins a program of its own, any other goes on with the last."""
+    """The Python blocks of a page. One that imports more than the library begins a program; others go on with it."""
     found: list[str] = []
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        if found and not block.startswith(("import ", "from ")):
+        if found and not re.match(r"(import|from) (?!privypurse\.)", block):
             found[-1] += block
         else:
             found.append(block)
