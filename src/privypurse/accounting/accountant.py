@@ -54,6 +54,11 @@ def leaves(release: Release) -> Iterator[Release]:
         yield release
 
 
+def made_of(release: Release, *kinds: type) -> bool:
+    """Whether a release, taken apart, has leaves of these kinds only."""
+    return all(isinstance(leaf, kinds) for leaf in leaves(release))
+
+
 def costs_nothing(release: Release) -> bool:
     """Whether the record takes no part: decided by what the release is, not by a number that rounded to 0."""
     match release:

@@ -10,6 +10,7 @@ from scipy import special
 from privypurse.accounting.accountant import Progress, deltas_for, leaves
 from privypurse.accounting.releases import Composed, Gaussian, Release, SampledGaussian
 from privypurse.arrays import FloatArray
+from privypurse.errors import Unsupported
 
 _ROUND_UP = 1 + 1e-12
 _HALVINGS = 200
@@ -135,4 +136,6 @@ def gdp_mu(release: Release) -> float:
     for part in leaves(release):
         if isinstance(part, Gaussian) or (isinstance(part, SampledGaussian) and part.rate == 1):
             squares += part.count / part.noise_multiplier**2
+        elif not (isinstance(part, SampledGaussian) and part.rate == 0):
+            raise Unsupported(f"the gdp accountant has no proven bound for {part}")
     return math.sqrt(squares) * _ROUND_UP

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from privypurse.accounting import loss_distribution
-from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves
+from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves, made_of
 from privypurse.accounting.loss_distribution import LossDistribution
 from privypurse.accounting.releases import (
     ClientSampled,
@@ -46,7 +46,7 @@ class PLD:
     smallest_delta: float = 1e-10
 
     def supports(self, release: Release) -> bool:
-        return isinstance(release, Release)
+        return made_of(release, SampledGaussian, Gaussian, PureDP)
 
     def epsilons(
         self, releases: Sequence[Release], delta: FloatArray | float, progress: Progress | None = None

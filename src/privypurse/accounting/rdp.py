@@ -7,7 +7,7 @@ import numpy as np
 from scipy import special
 
 from privypurse.accounting import conversion, sampled_gaussian
-from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves
+from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves, made_of
 from privypurse.accounting.releases import (
     ClientSampled,
     Composed,
@@ -55,7 +55,7 @@ class RDP:
         object.__setattr__(self, "orders", frozen(orders))
 
     def supports(self, release: Release) -> bool:
-        return isinstance(release, Release)
+        return made_of(release, SampledGaussian, Gaussian, PureDP)
 
     def curves(self, releases: Sequence[Release]) -> FloatArray:
         """One row for each release: its Rényi divergence at every order, rounded up."""

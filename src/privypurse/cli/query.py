@@ -52,8 +52,8 @@ examples (make a table first):
 with one ε for all, and a column that says whose record it is:
   privypurse query visits.parquet --epsilon 1 --person patient sum cost --lower 0 --upper 5000 --noise 50000
 
-conditions (--where): column names (`in backticks` if they hold spaces), numbers, 'text', == != < <= > >=, in (…),
-not in, and, or, not, + - * /. A missing cell makes a comparison false.
+conditions (--where): column names (`in backticks` if they hold spaces), numbers, 'text', dates as '2026-01-31',
+== != < <= > >=, in (…), not in, and, or, not, + - * /. A missing cell makes a comparison false.
 """
 _OPTION = re.compile(r"(?<!['\w])(categories|edges)=?(?!['\w])")  # as the library's errors name them
 _BEFORE = "privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purses FILE]"

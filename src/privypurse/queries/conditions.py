@@ -36,8 +36,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
 }
 _KNOWS = (
-    "a condition may use column names (`in backticks` if they hold spaces), numbers, text, True and False, "
-    "comparisons, in (…), and, or, not, + - * / and brackets"
+    "a condition may use column names (`in backticks` if they hold spaces), numbers, text, dates as text, True "
+    "and False, comparisons, in (…), and, or, not, + - * / and brackets"
 )
 
 

@@ -14,7 +14,7 @@ from privypurse.training.fingerprints import data_of
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import PlannedRecords
 
-_VERSION = 2
+_VERSION = 3
 _SECONDS = 60.0
 
 

@@ -8,6 +8,7 @@ is never computed.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -177,6 +178,9 @@ class Recorder:
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
+            if options and not inputs:  # linear(input=x)
+                bound = inspect.signature(module.forward).bind(**options)
+                inputs, options = bound.args, bound.kwargs
             _refuse_packed(module, inputs)
             call = Call(module, rule, names, tree_map(detached, tuple(inputs)), options, open=tape.open)
             tape.calls.append(call)

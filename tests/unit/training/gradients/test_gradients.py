@@ -104,6 +104,17 @@ class Attention(nn.Module):
         return self.attend(x, x, x, need_weights=False)[0]
 
 
+class ByName(nn.Module):
+    """Calls its layers by the names of their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(5, 4), nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(input=self.first(input=x))  # type: ignore[no-any-return]
+
+
 LAYERS = {
     "linear": (lambda: nn.Linear(6, 4), (5, 6)),
     "linear without bias": (lambda: nn.Linear(6, 4, bias=False), (5, 6)),
@@ -129,6 +140,7 @@ LAYERS = {
     "bilinear scale (generic)": (Scaled, (5, 5)),
     "attention (generic)": (Attention, (4, 5, 8)),
     "one layer used twice": (Twice, (5, 5)),
+    "inputs by name": (ByName, (5, 5)),
 }
 
 
