@@ -356,7 +356,8 @@ def test_each_app_and_node_has_a_client_of_its_own(tmp_path: Path) -> None:
 
 def test_a_copy_of_an_app_keeps_the_same_client(tmp_path: Path) -> None:
     """Ray's actors get a copy of the app with every message."""
-    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    from ray import cloudpickle
+
     home = Node(tmp_path, made, THRICE)
     home.ask(1, THRICE)
     home.app = cloudpickle.loads(cloudpickle.dumps(home.app))
