@@ -189,3 +189,16 @@ def test_the_headline_table_of_the_results_is_what_was_measured() -> None:
 
 def test_the_citation_has_the_version() -> None:
     assert f"version: {privypurse.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+def test_the_first_pages_figures_are_those_of_the_results() -> None:
+    table = (ROOT / "reproductions" / "results" / "headline.md").read_text(encoding="utf-8")
+    full = {line.split(" | ")[0]: line for line in table.splitlines()}
+    rows = [
+        line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.split(" | ")[0] in full
+    ]
+    rows = [line for line in rows if re.search(r"\d\d\.\d\d", line)]
+    assert len(rows) == 4
+    for row in rows:
+        for figure in re.findall(r"\*{0,2}\d\d\.\d\d", row):
+            assert f"| {figure} ± " in full[row.split(" | ")[0]], (row, figure)
