@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
 LOSS = partial(F.cross_entropy, reduction="none")
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
@@ -58,3 +59,16 @@ class Keeping(torch.optim.SGD):
     def step(self, closure: object = None) -> None:
         super().step()
         self.seen += [p.grad.detach().cpu().clone() for group in self.param_groups for p in group["params"]]
+
+
+def few_records(n: int = 60) -> TensorDataset:
+    """Two classes that one feature of six tells apart."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 6, generator=generator)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def dropout_network() -> nn.Module:
+    """For those records; the same each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))

@@ -18,21 +18,12 @@ from privypurse.training import rounds as in_rounds
 from privypurse.training.distributed import Processes
 from privypurse.training.rounds import AveragedOutputs
 from training_tools import LOSS, same
+from training_tools import dropout_network as network
+from training_tools import few_records as data
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 N = 60
-
-
-def data(n: int = N) -> TensorDataset:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 6, generator=generator)
-    return TensorDataset(x, (x[:, 0] > 0).long())
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:

@@ -16,20 +16,11 @@ from torch.utils.data import Dataset, TensorDataset
 import privypurse as pp
 from privypurse.training.journal import Journal
 from training_tools import LOSS, same
+from training_tools import dropout_network as network
+from training_tools import few_records as data
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
-
-
-def data(n: int = 60) -> TensorDataset:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, 6, generator=generator)
-    return TensorDataset(x, (x[:, 0] > 0).long())
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2))
 
 
 def planned(n: int = 60, steps: int = 30, person: object = None, method: str = "sample") -> pp.Plan:
