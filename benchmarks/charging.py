@@ -23,15 +23,15 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.accounting.odometer import Odometer
-from privypurse.accounting.step_filter import StepFilter
+from privypurse.accounting.sampled_step_filter import StepFilter
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.models import TramerBoneh
 from privypurse.training.gradients import recorded
 from privypurse.training.individual.accounting import Individual, accounting_of
 from privypurse.training.individual.norm_passes import NormPasses
-from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import PlannedRecords
+from privypurse.training.poisson_loader import Draws
 from privypurse.training.setup import Setup
 
 LOSS = partial(F.cross_entropy, reduction="none")

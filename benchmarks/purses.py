@@ -19,7 +19,7 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.errors import PrivyPurseWarning
-from privypurse.runs.demo import BATCH, CLIP_NORM, HIDDEN, LEARNING_RATE, budgets_of, census
+from privypurse.runs.comparison import BATCH, CLIP_NORM, HIDDEN, LEARNING_RATE, budgets_of, census
 from privypurse.runs.models import mlp
 from privypurse.training.evaluation import losses, score
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from privypurse.errors import InvalidInput, PrivyPurseError
-from reproductions import files, headline, report, results
+from reproductions import catalogue, headline, report, results
 from reproductions.choice import Choice, Rivals
 from reproductions.grid import Grid
 
@@ -63,20 +63,20 @@ def _parser() -> argparse.ArgumentParser:
         ("check", "fail unless the headline table is what the results say", _check),
     ):
         action = actions.add_parser(name, help=help_)
-        action.add_argument("--out", type=Path, default=files.RESULTS, help="folder of results")
+        action.add_argument("--out", type=Path, default=catalogue.RESULTS, help="folder of results")
         action.set_defaults(act=act)
     return parser
 
 
 def _asked_for(asked: argparse.Namespace) -> tuple[Grid | Rivals, Grid | Rivals, Path]:
     """The table as it is asked for; the same with all rows and columns, to be shown; and its folder."""
-    whole = files.load(asked.table)
+    whole = catalogue.load(asked.table)
     if asked.seeds is not None:
         if asked.seeds < 1:
             raise InvalidInput(f"--seeds is {asked.seeds}; it must be at least 1")
         whole = replace(whole, seeds=asked.seeds)
     kept = isinstance(whole, Rivals) and not asked.quick
-    out = asked.out or (files.RESULTS if kept else Path("results"))
+    out = asked.out or (catalogue.RESULTS if kept else Path("results"))
     if isinstance(whole, Rivals):
         if asked.as_published or asked.rows or asked.columns:
             raise InvalidInput(f"{whole.name} has no rows and columns to choose; leave out what is for those")
@@ -94,8 +94,8 @@ def _asked_for(asked: argparse.Namespace) -> tuple[Grid | Rivals, Grid | Rivals,
 
 
 def _list(asked: argparse.Namespace) -> int:
-    for path in files.available():
-        table = files.read(path)
+    for path in catalogue.available():
+        table = catalogue.read(path)
         if isinstance(table, Rivals):
             size = f"{len(table.methods)} methods with chosen settings"
         else:
@@ -166,7 +166,7 @@ def _draw(grid: Grid, out: Path) -> None:
 
 def _built(folder: Path) -> str:
     names = sorted(path.stem for path in folder.glob("*.jsonl"))
-    return headline.headline([headline.finished(files.load_rivals(name), folder) for name in names])
+    return headline.headline([headline.finished(catalogue.load_rivals(name), folder) for name in names])
 
 
 def _table(asked: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from itertools import product
 from typing import Any
 
 from privypurse.errors import InvalidInput, PrivyPurseError
-from reproductions.fields import check_keys, made
 from reproductions.results import Job, Line, by_key, key_of
+from reproductions.toml_sections import check_keys, made
 
 
 class Unfinished(PrivyPurseError):

@@ -12,13 +12,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from privypurse.errors import PrivyPurseError
-from privypurse.federated import silos, simulation, trials
+from privypurse.federated import federation_run, silos, simulation
+from privypurse.federated.federation_run import Setting
 from privypurse.federated.parameters import state_of
 from privypurse.federated.silos import Federation, Silo
-from privypurse.federated.trials import Setting
 from privypurse.training.evaluation import losses
+from reproductions.cell_data import Inputs
 from reproductions.grid import Cell
-from reproductions.inputs import Inputs
 from reproductions.networks import network
 from reproductions.plans import epsilon_of, groups_of
 from reproductions.results import Line
@@ -49,8 +49,8 @@ def outcome(cell: Cell, seed: int, inputs: Inputs, device: torch.device) -> Line
         course = _without_privacy(federation, setting, seed)
         return {"accuracy": course[-1], "course": course}
     used, common = _as_the_method_sees_them(cell.method, granted)
-    terms = trials.terms_of(setting, federation, adversary=cell.federation.adversary, epsilon=common)
-    trial = trials.run(federation, terms, used, seed=seed)
+    terms = federation_run.terms_of(setting, federation, adversary=cell.federation.adversary, epsilon=common)
+    trial = federation_run.run(federation, terms, used, seed=seed)
     everybody, spent = np.concatenate(granted), np.concatenate([row.spent for row in trial.clients])
     values, which, people = np.unique(everybody, return_inverse=True, return_counts=True)
     most = np.zeros(values.size)

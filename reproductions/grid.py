@@ -10,9 +10,9 @@ from typing import Any
 from privypurse._validate import integer, is_real, real
 from privypurse.errors import InvalidInput
 from reproductions import data
-from reproductions.fields import check_keys, made
-from reproductions.plans import AS_PUBLISHED, METHODS
+from reproductions.plans import AS_PUBLISHED, PLANNERS
 from reproductions.results import Job, Line, by_key
+from reproductions.toml_sections import check_keys, made
 
 QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 MEASURES = {
@@ -126,7 +126,7 @@ class Cell:
     quick: bool = False
 
     def __post_init__(self) -> None:
-        methods = METHODS if self.federation is None else FEDERATED
+        methods = PLANNERS if self.federation is None else FEDERATED
         if self.method not in methods:
             raise InvalidInput(f"method is {self.method!r}; choose one of {', '.join(methods)}")
         for name in ("budgets", "options"):

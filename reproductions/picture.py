@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from reproductions import headline
-from reproductions.files import RESULTS, load_rivals
+from reproductions.catalogue import RESULTS, load_rivals
 
 PICTURE = Path(__file__).parents[1] / "docs" / "results" / "headline.svg"
 TABLES = ("scattering-cifar10", "scattering-svhn", "scattering-fashion-mnist", "scattering-mnist")

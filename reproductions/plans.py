@@ -11,9 +11,9 @@ import privypurse as pp
 from privypurse._validate import is_real
 from privypurse.assignment import METHODS as SOUND
 from privypurse.assignment import Exclude
-from privypurse.assignment.base import Method
-from privypurse.assignment.scheduler import AdaPdp, Groups, InRounds, PdpSgd, Sampling
-from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
+from privypurse.assignment.method import Method
+from privypurse.assignment.round_planner import AdaPdp, Groups, InRounds, PdpSgd, Sampling
+from privypurse.assignment.threshold_sampling import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
 from privypurse.budgets import preferences
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from reproductions.unsound.trusted_curve import TrustedCurve
@@ -27,7 +27,7 @@ _OPTIONS = {
     "adapdp": {"loss", "weights", "rounds"},
     "pdp-sgd": {"loss", "weights", "rounds"},
 }
-METHODS = ("none", *SOUND, TrustedCurve.name, "groups", *_THRESHOLDED)
+PLANNERS = ("none", *SOUND, TrustedCurve.name, "groups", *_THRESHOLDED)
 AS_PUBLISHED = tuple(_THRESHOLDED)
 """Methods whose published bookkeeping is another: see `reproductions.unsound.drawn_pay`."""
 
@@ -63,8 +63,8 @@ def method_of(name: str, options: Mapping[str, Any]) -> str | Method | InRounds:
     """A method of `pp.plan` or of `pp.rounds.schedule`, by its name and options in a table's file."""
     known = _OPTIONS.get(name, set())
     if unknown := options.keys() - known:
-        mend = f"; it has {', '.join(sorted(known))}" if known else ""
-        raise InvalidInput(f"method {name} has no option {min(unknown)!r}{mend}")
+        hint = f"; it has {', '.join(sorted(known))}" if known else ""
+        raise InvalidInput(f"method {name} has no option {min(unknown)!r}{hint}")
     rest = dict(options)
     if name == "exclude":
         threshold = rest.get("threshold", "mean")

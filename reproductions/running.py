@@ -18,7 +18,7 @@ import torch
 from privypurse._validate import integer
 from privypurse.errors import InvalidInput
 from privypurse.training.devices import device_of
-from reproductions import cells, results, scattering
+from reproductions import results, scattering, train_cell
 from reproductions.choice import Choice, Rivals
 from reproductions.grid import Grid
 from reproductions.results import Job, Line
@@ -43,7 +43,7 @@ def run(table: Grid | Rivals, where: Where) -> Iterator[tuple[Job, Line]]:
     if isinstance(table, Grid):
         for (row, column), cell in table.cells.items():
             with _named(f"{row} / {column}"):
-                cells.check(cell)
+                train_cell.check(cell)
     else:
         scattering.prepare(table, where.features, device)
     path = results.path_of(table, where.out)
@@ -84,7 +84,7 @@ class _Task:
             torch.cuda.empty_cache()
         with _named(self.job.name):
             if self.choice is None:
-                outcome = cells.outcome(self.job.settings, self.job.seed, self.device)
+                outcome = train_cell.outcome(self.job.settings, self.job.seed, self.device)
             else:
                 outcome = scattering.outcome(self.choice, self.job, self.features, self.device)
         return {**self.job.plain(), **outcome, "versions": results.versions(self.device)}

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse.training.ordinary import train_ordinarily
+from privypurse.training.without_privacy import train_ordinarily
 from reproductions import data, features
 from reproductions.choice import Choice, Rivals, Settings, Unfinished
-from reproductions.heads import Head, losses, network
+from reproductions.feature_models import Head, losses, network
 from reproductions.plans import epsilon_of, plan_of
 from reproductions.results import Job, Line
 from reproductions.score import judged

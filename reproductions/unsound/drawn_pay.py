@@ -23,8 +23,8 @@ from scipy import optimize
 from privypurse._validate import real
 from privypurse.accounting import PLD, RDP, Composed, Progress, Release, SampledGaussian, SampledRound
 from privypurse.arrays import AnyArray, FloatArray, frozen
-from privypurse.assignment.scheduler import AdaPdp, PdpSgd, Sampling
-from privypurse.assignment.threshold import Loss, best_threshold, probabilities
+from privypurse.assignment.round_planner import AdaPdp, PdpSgd, Sampling
+from privypurse.assignment.threshold_sampling import Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import Promise
@@ -63,15 +63,19 @@ class Published(Schedule):
             for number, (one, who) in enumerate(zip(self.rounds, self.drawn, strict=True), 1)
         ]
         spent = self.spent_by_level()
-        lines += [""] + [f"ε promised {e:g}, spent at most {s:.4f}" for e, s in zip(self.epsilon, spent, strict=True)]
+        lines += [""] + [
+            f"ε promised {e:g}, spent at most {s:.4f}" for e, s in zip(self.epsilon_by_level, spent, strict=True)
+        ]
         return "\n".join(lines)
 
     def spent_by_level(self, progress: Progress | None = None) -> FloatArray:
         """At most this ε each level *really* spent at its δ, in these rounds; it may be more than was promised."""
         if not self._spent:
             full = all(cost >= one.threshold for cost, one in zip(self.charge, self.rounds, strict=True))
-            found = np.zeros(self.epsilon.size)
-            for level, (epsilon, delta) in enumerate(zip(self.epsilon.tolist(), self.delta.tolist(), strict=True)):
+            found = np.zeros(self.epsilon_by_level.size)
+            for level, (epsilon, delta) in enumerate(
+                zip(self.epsilon_by_level.tolist(), self.delta_by_level.tolist(), strict=True)
+            ):
                 found[level] = (
                     true_cost.epsilon(self._turns(epsilon), delta)
                     if full
@@ -155,11 +159,11 @@ def published(
         rounds=tuple(each.round for each in past),
         batch_size=batch_size,
         clip_norm=clip_norm,
-        epsilon=levels.epsilon,
-        delta=levels.delta,
+        epsilon_by_level=levels.epsilon,
+        delta_by_level=levels.delta,
         level_of=level_of,
         owner=None if budgets.person is None else budgets.owner,
-        roll=budgets.roll(),
+        keyed_ids=budgets.keyed_ids(),
         separate=method.separate,
         promise=Promise.NONE,
         drawn=tuple(each.drawn for each in past),

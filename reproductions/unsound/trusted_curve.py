@@ -13,7 +13,7 @@ import numpy as np
 
 from privypurse.accounting import CertifiedTable, SampledGaussian, accountant_named
 from privypurse.assignment import curve_fit
-from privypurse.assignment.base import Assignment, Calibrator
+from privypurse.assignment.method import Assignment, Calibrator
 from privypurse.assignment.sample import solved_noise
 from privypurse.budgets.levels import Levels
 from privypurse.federated.terms import Terms

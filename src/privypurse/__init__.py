@@ -23,7 +23,7 @@ from privypurse.version import __version__
 
 if TYPE_CHECKING:
     from privypurse.training.clip_norm import median_gradient_norm
-    from privypurse.training.fixing import fix
+    from privypurse.training.fix import fix
     from privypurse.training.gradients import clipped_sum, per_record_norms
     from privypurse.training.individual.accounting import Individual
     from privypurse.training.individual.spending import Spending
@@ -37,7 +37,7 @@ __getattr__, __dir__ = lazily(
         "Spending": "privypurse.training.individual.spending",
         "Trained": "privypurse.training.loop",
         "clipped_sum": "privypurse.training.gradients",
-        "fix": "privypurse.training.fixing",
+        "fix": "privypurse.training.fix",
         "make_private": "privypurse.training.make_private",
         "median_gradient_norm": "privypurse.training.clip_norm",
         "per_record_norms": "privypurse.training.gradients",

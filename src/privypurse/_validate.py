@@ -1,4 +1,4 @@
-"""Checks of arguments: each message names the argument, the value and the mend."""
+"""Checks of arguments: each message names the argument, the value and what to do."""
 
 import math
 import numbers
@@ -26,12 +26,12 @@ def is_real(value: Any) -> bool:
         return False
 
 
-def integer(value: Any, name: str, *, least: int = 1, most: int | None = None, mend: str = "") -> int:
+def integer(value: Any, name: str, *, least: int = 1, most: int | None = None, hint: str = "") -> int:
     """``value`` as an int from ``least`` to ``most``, or an error."""
     if is_integer(value) and least <= value.__index__() and (most is None or value.__index__() <= most):
         return int(value.__index__())
     span = f"of at least {least}" if most is None else f"from {least} to {most}"
-    raise InvalidInput(f"{name} must be a whole number {span}, not {value!r}" + (f"; {mend}" if mend else ""))
+    raise InvalidInput(f"{name} must be a whole number {span}, not {value!r}" + (f"; {hint}" if hint else ""))
 
 
 def real(
@@ -42,7 +42,7 @@ def real(
     least: float = -math.inf,
     most: float = math.inf,
     below: float = math.inf,
-    mend: str = "",
+    hint: str = "",
 ) -> float:
     """``value`` as a finite float larger than ``above``, from ``least`` to ``most``, under ``below``, or an error."""
     if is_real(value) and above < value < below and least <= value <= most:
@@ -50,7 +50,7 @@ def real(
     limits = {"above": above, "of at least": least, "of at most": most, "below": below}
     span = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
     said = f"{name} must be a finite number {span}".rstrip() + f", not {value!r}"
-    raise InvalidInput(said + (f"; {mend}" if mend else ""))
+    raise InvalidInput(said + (f"; {hint}" if hint else ""))
 
 
 def seed_for_tests(seed: Any, *, stacklevel: int) -> int:

@@ -1,4 +1,4 @@
-"""What went wrong, in the user's words: each message names the argument, the value and the mend."""
+"""What went wrong, in the user's words: each message names the argument, the value and what to do."""
 
 
 class PrivyPurseError(Exception):

@@ -3,19 +3,19 @@
 from typing import TYPE_CHECKING
 
 from privypurse._lazy import lazily
-from privypurse.assignment.scheduler import schedule
+from privypurse.assignment.round_planner import schedule
 from privypurse.plans.schedule import Schedule
 
 if TYPE_CHECKING:
-    from privypurse.training.rounds import AveragedOutputs, TrainedInRounds
-    from privypurse.training.rounds import train_rounds as train
+    from privypurse.training.train_rounds import AveragedOutputs, TrainedInRounds
+    from privypurse.training.train_rounds import train_rounds as train
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "AveragedOutputs": "privypurse.training.rounds",
-        "TrainedInRounds": "privypurse.training.rounds",
-        "train": "privypurse.training.rounds:train_rounds",
+        "AveragedOutputs": "privypurse.training.train_rounds",
+        "TrainedInRounds": "privypurse.training.train_rounds",
+        "train": "privypurse.training.train_rounds:train_rounds",
     },
 )
 

@@ -268,7 +268,7 @@ def test_a_table_replaced_while_a_run_reads_it_is_refused(
         made = made.replace('plan = "plan.json"', "") + '[budgets]\nepsilon = "epsilon"\n'
         made += '[plan]\nmethod = "sample"\nsteps = 5\nbatch_size = 400\naccountant = "rdp"\n'
     Path("config.toml").write_text(made, encoding="utf-8")
-    meanwhile(monkeypatch, f"privypurse.runs.train.{read}")
+    meanwhile(monkeypatch, f"privypurse.runs.training_run.{read}")
     assert main(["train", "config.toml"]) == 2
     said = capsys.readouterr().err
     assert "changed while it was being read" in said or "these are others" in said

@@ -196,7 +196,7 @@ def test_ctrl_c_without_a_checkpoint_says_that_nothing_was_kept(capsys, monkeypa
         raise KeyboardInterrupt
 
     Path("config.toml").write_text(cli.train.example(), encoding="utf-8")
-    monkeypatch.setattr("privypurse.runs.train.train_by", stopped)
+    monkeypatch.setattr("privypurse.runs.training_run.train_by", stopped)
     assert cli.main(["train", "config.toml"]) == 130
     assert capsys.readouterr().err == "stopped; nothing was kept, for [training] names no checkpoint folder\n"
     monkeypatch.setattr(cli.plan.pp.Budgets, "read", stopped)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privypurse.accounting import PLD, Composed, SampledGaussian, gdp, loss_distribution, trajectories
-from privypurse.accounting.spectra import Folded, Logarithms, Spectra, first_below
+from privypurse.accounting.characteristic_functions import Folded, Logarithms, Spectra, first_below
 from privypurse.errors import InvalidInput, Unsupported
 
 DELTAS = st.sampled_from([1e-3, 1e-5, 1e-7])

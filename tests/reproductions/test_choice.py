@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from privypurse.errors import InvalidInput
-from reproductions import data, features, files, scattering
+from reproductions import catalogue, data, features, scattering
 from reproductions.choice import Choice, Unfinished, rivals_of
-from reproductions.heads import network
+from reproductions.feature_models import network
 from reproductions.results import Job
 from reproductions.scattering import Averages
 
@@ -112,12 +112,12 @@ def test_files_with_mistakes_are_named() -> None:
     with pytest.raises(InvalidInput, match="table small needs methods"):
         rivals_of({name: value for name, value in RAW.items() if name != "methods"}, "small")
     with pytest.raises(InvalidInput, match=r"no table 'nothing'; choose one of .*scattering-mnist"):
-        files.load("nothing")
+        catalogue.load("nothing")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in files.TABLES.glob("scattering-*.toml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in catalogue.TABLES.glob("scattering-*.toml")))
 def test_every_file_can_be_read(name: str) -> None:
-    table = files.load_rivals(name)
+    table = catalogue.load_rivals(name)
     choice, stages = Choice(table, {}), 0
     while choice.missing():
         choice, stages = scored(choice, lambda job, decay: job.settings.walk), stages + 1

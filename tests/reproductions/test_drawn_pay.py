@@ -14,8 +14,8 @@ from scipy import optimize, special
 import privypurse as pp
 from privypurse.accounting import PLD, Gaussian, PureDP, SampledGaussian, SampledRound, gdp
 from privypurse.accounting.loss_distribution import LossDistribution
-from privypurse.assignment.scheduler import AdaPdp, Groups, PdpSgd, Sampling
-from privypurse.assignment.threshold import FixedLoss
+from privypurse.assignment.round_planner import AdaPdp, Groups, PdpSgd, Sampling
+from privypurse.assignment.threshold_sampling import FixedLoss
 from privypurse.errors import InvalidInput
 from privypurse.plans import Promise
 from privypurse.plans.schedule import Round
@@ -250,8 +250,8 @@ def by_hand(epsilon: list[float], rounds: list[tuple[float, float, float]], delt
         ),
         batch_size=1,
         clip_norm=1.0,
-        epsilon=np.array(epsilon),
-        delta=np.full(levels, delta),
+        epsilon_by_level=np.array(epsilon),
+        delta_by_level=np.full(levels, delta),
         level_of=np.arange(levels),
         promise=Promise.NONE,
         drawn=tuple(np.ones(levels, dtype=bool) for _ in rounds),
@@ -355,7 +355,7 @@ def test_a_published_run_really_overdraws_the_strictest() -> None:
 @pytest.mark.parametrize("rounds", [1, 2, 4, 7])
 def test_what_is_said_of_a_published_run_covers_the_truth(rounds: int) -> None:
     _, made = run_as_published(rounds)
-    for left, said in zip(made.epsilon.tolist(), made.spent_by_level().tolist(), strict=True):
+    for left, said in zip(made.epsilon_by_level.tolist(), made.spent_by_level().tolist(), strict=True):
         delta, deviation = simulated(left, made, said)
         assert delta <= DELTA + 6 * deviation
         delta, deviation = simulated(left, made, said / 3)  # and the simulation would see it if it did not

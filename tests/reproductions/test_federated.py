@@ -14,11 +14,11 @@ from torch.utils.data import TensorDataset
 
 from components import require
 from privypurse.errors import InvalidInput
-from privypurse.federated import silos, trials
+from privypurse.federated import federation_run, silos
 from privypurse.federated.silos import Silo
-from reproductions import cells, federated, files
+from reproductions import catalogue, federated, train_cell
+from reproductions.cell_data import Inputs
 from reproductions.grid import Cell, Federation, Grid
-from reproductions.inputs import Inputs
 from reproductions.plans import epsilon_of
 from reproductions.unsound.trusted_curve import compare_rates
 
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def figure() -> Grid:
-    table = files.load("liu-figure-8")
+    table = catalogue.load("liu-figure-8")
     assert isinstance(table, Grid)
     return table
 
@@ -146,14 +146,14 @@ def test_an_unknown_method_is_an_error() -> None:
 def test_a_quick_cell_of_the_figure(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVYPURSE_DATA", str(tmp_path / "nothing"))
     cell = figure().cells[row, "personalised"].quickened()
-    done = cells.outcome(cell, 0)
+    done = train_cell.outcome(cell, 0)
     assert (len(done["course"]), done["overspent"], done["made_up"]) == (2, 0, "MNIST" in row)
 
 
 @pytest.mark.slow
 def test_the_published_curve_overspends_and_the_certified_table_does_not() -> None:
     federation = silos.federation("adult")
-    terms = trials.terms_of(trials.SETTINGS["adult"], federation)
+    terms = federation_run.terms_of(federation_run.SETTINGS["adult"], federation)
     granted = silos.PREFERENCES["three-levels"](federation.records, np.random.default_rng(0))
     found = compare_rates(terms, granted)
     assert found.overspent_certified == 0

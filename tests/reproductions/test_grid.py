@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from privypurse.errors import InvalidInput
-from reproductions import files, grid
+from reproductions import catalogue, grid
 
 SMALL = """
 title = "t"
@@ -46,7 +46,7 @@ budgets = { kind = "skewed", skew = 0.0 }
 def small(tmp_path: Path, text: str = SMALL) -> grid.Grid:
     path = tmp_path / "small.toml"
     path.write_text(text, encoding="utf-8")
-    read = files.read(path)
+    read = catalogue.read(path)
     assert isinstance(read, grid.Grid)
     return read
 
@@ -134,19 +134,19 @@ def test_errors_name_the_file_and_what_is_wrong(tmp_path: Path, old: str, new: s
 
 def test_unknown_names_are_answered_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="heo-table-1-mnist"):
-        files.load("no-such-table")
+        catalogue.load("no-such-table")
     with pytest.raises(InvalidInput, match="cannot be read"):
-        files.load(str(tmp_path / "missing.toml"))
+        catalogue.load(str(tmp_path / "missing.toml"))
     with pytest.raises(InvalidInput, match="no row 'c'"):
         small(tmp_path).only(["c"], None)
 
 
-GRIDS = [path for path in files.available() if not path.stem.startswith("scattering-")]
+GRIDS = [path for path in catalogue.available() if not path.stem.startswith("scattering-")]
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_every_table_can_be_read_and_its_figures_belong_to_cells(path: Path) -> None:
-    read = files.read(path)
+    read = catalogue.read(path)
     assert isinstance(read, grid.Grid)
     assert read.paper
     assert len(read.about) > 40
@@ -159,7 +159,7 @@ def test_every_table_can_be_read_and_its_figures_belong_to_cells(path: Path) -> 
 
 
 def test_the_tables_that_are_promised_are_there() -> None:
-    names = {path.stem for path in files.available()}
+    names = {path.stem for path in catalogue.available()}
     assert names >= {
         *(f"heo-table-1-{data}" for data in ("mnist", "fashion-mnist", "svhn")),
         *(f"boenisch-table-2-{data}" for data in ("mnist", "cifar10", "svhn")),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from privypurse.errors import InvalidInput
-from reproductions import cells, data, files, report, results, running
+from reproductions import catalogue, data, report, results, running, train_cell
 from reproductions.__main__ import main
 from reproductions.grid import Cell, Grid
 from reproductions.plans import epsilon_of
@@ -31,7 +31,7 @@ KINDS = [
 ]
 
 
-GRIDS = [path for path in files.available() if not path.stem.startswith("scattering-")]
+GRIDS = [path for path in catalogue.available() if not path.stem.startswith("scattering-")]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def _without_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def load(name: str) -> Grid:
-    table = files.load(name)
+    table = catalogue.load(name)
     assert isinstance(table, Grid)
     return table
 
@@ -115,7 +115,7 @@ def test_the_table_shows_what_other_calls_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = {"accuracy": 90.0, "seconds": 1.0, "made_up": False}
-    monkeypatch.setattr(cells, "outcome", lambda cell, seed, device: made)
+    monkeypatch.setattr(train_cell, "outcome", lambda cell, seed, device: made)
     for column in ("DP-SGD", "Sample"):
         some = ["--columns", column, "--rows", "54-37-9 %", "--seeds", "1", "--out", str(tmp_path)]
         assert main(["run", "boenisch-table-2-mnist", *some]) == 0
@@ -149,7 +149,7 @@ def test_side_by_side_gives_what_one_after_another_gives(tmp_path: Path) -> None
 
 def test_the_same_seed_gives_the_same_and_another_one_another() -> None:
     cell = _first(quick("boenisch-table-9"))
-    one, again, other = cells.outcome(cell, 0), cells.outcome(cell, 0), cells.outcome(cell, 1)
+    one, again, other = train_cell.outcome(cell, 0), train_cell.outcome(cell, 0), train_cell.outcome(cell, 1)
     assert one["groups"] == again["groups"]
     assert one["classes"] == again["classes"]
     assert one["groups"] != other["groups"]
@@ -226,9 +226,9 @@ def test_the_largest_spending_of_all_seeds_is_shown_with_its_delta() -> None:
 def test_budgets_by_class_are_as_many_as_the_data_has_classes() -> None:
     (cell, *_) = quick("heo-table-1-mnist").cells.values()
     two = {"kind": "classes", "epsilon": [1.0, 2.0]}
-    cells.check(replace(cell, data="heart", model="logistic", method="sample", options={}, budgets=two))
+    train_cell.check(replace(cell, data="heart", model="logistic", method="sample", options={}, budgets=two))
     with pytest.raises(InvalidInput):
-        cells.check(replace(cell, method="sample", options={}, budgets=two))
+        train_cell.check(replace(cell, method="sample", options={}, budgets=two))
 
 
 def test_budgets_follow_from_the_seed() -> None:
@@ -352,4 +352,4 @@ def test_budgets_of_every_kind() -> None:
 def test_the_list_names_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     said = capsys.readouterr().out
-    assert all(path.stem in said for path in files.available())
+    assert all(path.stem in said for path in catalogue.available())

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from privypurse.errors import InvalidInput
-from reproductions import data, features, files, headline, results
+from reproductions import catalogue, data, features, headline, results
 from reproductions.__main__ import main
 from reproductions.running import Where, run
 
@@ -57,7 +57,7 @@ def tables(tmp_path, monkeypatch):
 
     monkeypatch.setattr(features, "scattered", pooled)
     (tmp_path / "tiny.toml").write_text(RAW)
-    monkeypatch.setattr(files, "TABLES", tmp_path)
+    monkeypatch.setattr(catalogue, "TABLES", tmp_path)
     return tmp_path
 
 
@@ -89,7 +89,7 @@ def test_a_table_from_file_to_headline(tables, capsys) -> None:
 
 
 def test_a_line_that_was_cut_off_is_trained_again(tables) -> None:
-    table = files.load_rivals("tiny")
+    table = catalogue.load_rivals("tiny")
     where = Where(tables / "results", features=tables / "features")
     assert len(list(run(table, where))) == 20
     path = results.path_of(table, where.out)

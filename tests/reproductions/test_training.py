@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import privypurse as pp
 from reproductions import plans
 from reproductions.choice import Settings
-from reproductions.heads import losses, network
+from reproductions.feature_models import losses, network
 from reproductions.scattering import Averages, step_length, trained
 from reproductions.score import predictions
 

@@ -116,7 +116,7 @@ def test_the_checker_sees_imports_that_are_there():
     assert "privypurse.budgets.ladder" in read["privypurse.budgets.budgets"]
     assert "privypurse.plans.file" in read["privypurse.plans.plan"]
     assert "privypurse.budgets.tables" in read["privypurse.budgets.budgets"]  # inside a function
-    assert "numpy" in read["privypurse.plans.planned"]
+    assert "numpy" in read["privypurse.plans.planned_training"]
 
 
 PLANTED = {
@@ -128,7 +128,7 @@ PLANTED = {
     "relative to the root": ("privypurse.accounting.rdp", "from .. import budgets"),
     "inside a function": (
         "privypurse.budgets.budgets",
-        "def f():\n    import privypurse.assignment.base",
+        "def f():\n    import privypurse.assignment.method",
     ),
     "under a condition": ("privypurse.budgets.budgets", "if 1:\n    import privypurse.accounting.inverse as t"),
     "by name": ("privypurse.plans.plan", "import importlib\nimportlib.import_module('privypurse.assignment')"),
@@ -164,7 +164,7 @@ def test_the_checker_catches_a_planted_import(case):
         ),
         ("privypurse.accounting.rdp", "from ..errors import InvalidInput"),
         ("privypurse.cli", "import privypurse as pp\nfrom privypurse import datasets"),
-        ("privypurse.assignment.base", "from privypurse.plans import Plan\nimport torchlike"),
+        ("privypurse.assignment.method", "from privypurse.plans import Plan\nimport torchlike"),
     ],
 )
 def test_the_checker_lets_good_imports_be(module, source):
@@ -200,7 +200,7 @@ def test_nothing_imports_itself_by_way_of_others():
 
 
 def test_a_circle_is_seen():
-    assert circles(read_all("\nfrom privypurse.budgets.roll import Roll\n"))
+    assert circles(read_all("\nfrom privypurse.budgets.person_ids import KeyedIds\n"))
 
 
 def loaded_by(statement):

@@ -19,7 +19,7 @@ def test_whole_numbers_are_taken(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, -1, True, np.True_, 1.0, "1", None, math.nan, [1], np.array([1])])
 def test_other_things_are_not(value: Any) -> None:
     with pytest.raises(pp.InvalidInput, match=r"steps must be a whole number of at least 1, not .*; take more"):
-        integer(value, "steps", mend="take more")
+        integer(value, "steps", hint="take more")
 
 
 def test_a_largest_one_is_named() -> None:

@@ -19,7 +19,7 @@ from privypurse.accounting.accountant import Progress
 from privypurse.accounting.pld import PLD
 from privypurse.accounting.rdp import ORDERS
 from privypurse.accounting.releases import SampledGaussian
-from privypurse.accounting.step_filter import StepFilter
+from privypurse.accounting.sampled_step_filter import StepFilter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.errors import InvalidInput
 

@@ -29,10 +29,10 @@ from scipy import special
 
 from privypurse.accounting import loss_distribution, sampled_gaussian
 from privypurse.accounting.accountant import Progress
+from privypurse.accounting.characteristic_functions import Folded, Logarithms, Spectra, first_below
 from privypurse.accounting.pld import PLD
 from privypurse.accounting.rdp import ORDERS
 from privypurse.accounting.releases import Composed, SampledGaussian
-from privypurse.accounting.spectra import Folded, Logarithms, Spectra, first_below
 from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.errors import InvalidInput, Unsupported
 

@@ -12,7 +12,7 @@ from scipy import optimize
 from privypurse.accounting import RDP, Release, SampledGaussian
 from privypurse.accounting.conversion import epsilon_from_rdp_mironov
 from privypurse.arrays import FloatArray
-from privypurse.assignment.base import UNUSED, Assignment, Calibrator
+from privypurse.assignment.method import UNUSED, Assignment, Calibrator
 from privypurse.assignment.sample import solved_noise
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privypurse._validate import real
-from privypurse.assignment.base import Assignment, Calibrator
+from privypurse.assignment.method import Assignment, Calibrator
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import ladder
 from privypurse.budgets.levels import Levels
@@ -27,7 +27,7 @@ class Exclude:
         if self.threshold is None:
             mean = float(levels.people @ levels.epsilon) / levels.total
             return min(mean, float(levels.epsilon.max()))
-        return real(self.threshold, "threshold", above=0, mend="it is an ε")
+        return real(self.threshold, "threshold", above=0, hint="it is an ε")
 
     def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
         # Budgets stand on the ladder, rounded down; so must the threshold, or people just above it would fall below.

@@ -9,7 +9,7 @@ import numpy as np
 
 from privypurse.accounting import Progress, accountant_named
 from privypurse.arrays import IntArray
-from privypurse.assignment.base import (
+from privypurse.assignment.method import (
     Assignment,
     Calibrator,
     Method,
@@ -19,23 +19,17 @@ from privypurse.assignment.base import (
     require_people,
     whose,
 )
-from privypurse.assignment.curve_fit import CurveFit
-from privypurse.assignment.exclude import Exclude
-from privypurse.assignment.sample import Sample
-from privypurse.assignment.scale import Scale
-from privypurse.assignment.uniform import Uniform
+from privypurse.assignment.methods import METHODS
 from privypurse.budgets import Budgets
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.plans.level_table import in_every_step
-from privypurse.plans.planned import FIXED_SHARE
+from privypurse.plans.planned_training import FIXED_SHARE
 from privypurse.plans.stop_rules import Stop
 from privypurse.plans.summary import large_delta
 
 _HARDLY = 0.01  # expected draws in all steps below which somebody takes part in name only
-
-METHODS: dict[str, Method] = {method.name: method for method in (Uniform(), Sample(), Scale(), CurveFit(), Exclude())}
 
 
 def plan(

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import optimize
 
 from privypurse.arrays import FloatArray
-from privypurse.assignment.base import UNUSED, Assignment, Calibrator, refuse_unreachable
+from privypurse.assignment.method import UNUSED, Assignment, Calibrator, refuse_unreachable
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget

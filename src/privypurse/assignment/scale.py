@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privypurse.assignment.base import UNUSED, Assignment, Calibrator
+from privypurse.assignment.method import UNUSED, Assignment, Calibrator
 from privypurse.budgets.levels import Levels
 
 _ROUND_DOWN = 1 - 1e-12

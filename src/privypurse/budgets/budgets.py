@@ -14,7 +14,7 @@ from privypurse._validate import first_where, float_vector, integer, real, refus
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import ladder
 from privypurse.budgets.levels import Levels, grouped
-from privypurse.budgets.roll import Roll, ids_of, texts_of
+from privypurse.budgets.person_ids import KeyedIds, ids_of, texts_of
 from privypurse.errors import InvalidInput
 
 DEFAULT_DELTA = 1e-5
@@ -125,12 +125,12 @@ class Budgets:
         """Groups of equal purses, ascending in ε, and for each unit its level."""
         return grouped(self._rung, self.delta[self.first_record])
 
-    def roll(self) -> Roll | None:
+    def keyed_ids(self) -> KeyedIds | None:
         """Who holds them, as a plan keeps it: keyed digests of the ids. None where there are no ids."""
         if self.person is None:
             return None
         first = self.first_record
-        return Roll.of(self.person[first], one_each=first.size == len(self))
+        return KeyedIds.of(self.person[first], one_each=first.size == len(self))
 
     @classmethod
     def from_levels(
@@ -213,7 +213,7 @@ def _check_deltas(deltas: FloatArray, where: Where | None = None) -> None:
 
 def _checked_delta(delta: Any, n: int) -> FloatArray:
     if np.ndim(delta) == 0:
-        value = np.array([real(delta, "delta", mend="it lies between 0 and 1; 1e-5 is usual")])
+        value = np.array([real(delta, "delta", hint="it lies between 0 and 1; 1e-5 is usual")])
         _check_deltas(value, lambda _: "delta")
         return np.broadcast_to(value[0], n)
     dlt = float_vector(delta, "delta")

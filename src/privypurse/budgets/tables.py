@@ -92,11 +92,11 @@ def _read(path: Path, column: str | None = None) -> Any:
 
 
 @contextmanager
-def _readable(path: Path, mend: str) -> Iterator[None]:
+def _readable(path: Path, hint: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}; {mend}") from None
+        raise InvalidInput(f"{path} cannot be read: {error}; {hint}") from None
 
 
 class Columns(ABC):

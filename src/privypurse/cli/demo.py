@@ -13,7 +13,7 @@ from privypurse.cli.arguments import need_training
 from privypurse.cli.showing import as_it_is, bar
 
 if TYPE_CHECKING:
-    from privypurse.runs.demo import Trial
+    from privypurse.runs.comparison import Trial
 
 SHORT = "train on real people with three consent levels, and compare"
 LONG = """\
@@ -44,13 +44,13 @@ def run(options: argparse.Namespace, console: Console) -> None:
     need_training("demo")
     import torch
 
-    from privypurse.runs import demo
+    from privypurse.runs import comparison
 
     # A network this small is no faster on more threads, and many times slower where other programs want the cores.
     torch.set_num_threads(1)
     out = Path(options.out)
-    demo.check_out(out)
-    records = demo.census()
+    comparison.check_out(out)
+    records = comparison.census()
     assert records.test is not None
     console.print(
         f"[bold]{len(records.train):,} people of the 1994 census[/] (Adult; Becker & Kohavi 1996, UCI, CC BY 4.0), "
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         f"{'once' if options.runs == 1 else f'{options.runs} times'} each.\n",
     )
     with bar(console, "training", patience=0.0) as report:
-        found = demo.trials(
+        found = comparison.trials(
             records,
             out,
             steps=options.steps,

@@ -21,9 +21,9 @@ from privypurse.cli.showing import as_it_is
 
 if TYPE_CHECKING:
     from privypurse.arrays import FloatArray
+    from privypurse.federated.federation_run import Setting, Trial
     from privypurse.federated.server import Aggregated
     from privypurse.federated.terms import Terms
-    from privypurse.federated.trials import Setting, Trial
 
 SHORT = "train over several silos, each record within its own ε"
 LONG = """\
@@ -60,11 +60,11 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     need_training("federate")
-    from privypurse.federated import trials
+    from privypurse.federated import federation_run
 
     if options.flower and options.device != "cpu":
         raise pp.InvalidInput("--device does not go with --flower; leave one of them out")
-    setting = trials.SETTINGS[options.data]
+    setting = federation_run.SETTINGS[options.data]
     if options.rounds is not None:
         setting = replace(setting, rounds=integer(options.rounds, "rounds"))
     if options.out is not None:
@@ -87,15 +87,15 @@ def _check_writable(folder: Path) -> None:
 
 
 def _in_one_process(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:
-    from privypurse.federated import silos, trials
+    from privypurse.federated import federation_run, silos
     from privypurse.training.devices import device_of
 
     federation = silos.federation(options.data, device=str(device_of(options.device)))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
         told = _teller(bar, setting.rounds)
-        terms = trials.terms_of(setting, federation, adversary=options.adversary)
-        return trials.run(federation, terms, silos.granted_in(federation, options.preferences, 0), told=told)
+        terms = federation_run.terms_of(setting, federation, adversary=options.adversary)
+        return federation_run.run(federation, terms, silos.granted_in(federation, options.preferences, 0), told=told)
 
 
 def _teller(bar: Progress, rounds: int) -> Callable[[int, float], None]:
@@ -112,9 +112,9 @@ def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) 
         import flwr  # noqa: F401
     except ModuleNotFoundError:
         raise pp.PrivyPurseError("--flower needs Flower: pip install 'privypurse[federated]'") from None
-    from privypurse.federated import engine, silos, trials
+    from privypurse.federated import engine, federation_run, silos
 
-    terms = trials.terms_of(setting, silos.federation(options.data), adversary=options.adversary)
+    terms = federation_run.terms_of(setting, silos.federation(options.data), adversary=options.adversary)
 
     def told(number: int, outcome: Aggregated) -> None:
         console.print(f"round {number} of {terms.rounds}: {len(outcome.used)} answers", highlight=False)

@@ -11,7 +11,7 @@ from rich.console import Console
 import privypurse as pp
 from privypurse.assignment import METHODS
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.budgets.roll import Seal
+from privypurse.budgets.person_ids import Seal
 from privypurse.cli.arguments import levels, number_or_name
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning

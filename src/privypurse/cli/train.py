@@ -19,7 +19,7 @@ from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.config import RunConfig, example, read_config
 
 if TYPE_CHECKING:
-    from privypurse.runs.train import Finished
+    from privypurse.runs.training_run import Finished
 
 SHORT = "train a model by a configuration file, each person within their own ε"
 LONG = f"""\
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         return
     config = read_config(options.config)
     need_training("train")
-    from privypurse.runs.train import train_by
+    from privypurse.runs.training_run import train_by
 
     def planned(plan: pp.Plan) -> None:
         waiting.close()  # two bars at once would write over each other

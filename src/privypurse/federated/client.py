@@ -19,11 +19,11 @@ from privypurse._validate import is_integer
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
-from privypurse.budgets.roll import applied, texts_of
+from privypurse.budgets.person_ids import applied, texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
+from privypurse.federated.blank_records import Readable, made_up_like
 from privypurse.federated.book import Book
 from privypurse.federated.parameters import Update, put, state_of
-from privypurse.federated.readable import Readable, made_up_like
 from privypurse.federated.terms import Offer, Terms, require_adversary
 from privypurse.plans import Plan, TrainingShape
 from privypurse.training.execution import Execution
@@ -201,14 +201,14 @@ def _refuse_unfit(dataset: Dataset[Any], new_model: Any, offer: Any, adversary: 
 
 def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
     """For each record its owner, by id; None where budgets have no ids and hold for the records in order."""
-    roll = budgets.roll()
-    if roll is None and person is None:
+    keyed_ids = budgets.keyed_ids()
+    if keyed_ids is None and person is None:
         if len(budgets) != records:
             raise InvalidInput(f"there are {records:,} records but {len(budgets):,} budgets")
         return None
     if person is None:
         raise InvalidInput("budgets have ids and are matched by id; give person=, the id of each record's owner")
-    return applied(roll, person, "list of budgets", records)[1]
+    return applied(keyed_ids, person, "list of budgets", records)[1]
 
 
 def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book) -> Plan:

@@ -17,10 +17,10 @@ from privypurse.budgets import Budgets
 from privypurse.errors import PrivyPurseError, PrivyPurseWarning
 from privypurse.federated import flower, silos, simulation
 from privypurse.federated.client import Client
+from privypurse.federated.federation_run import Trial, row_of
 from privypurse.federated.parameters import State
 from privypurse.federated.server import Aggregated
 from privypurse.federated.terms import Offer, Terms
-from privypurse.federated.trials import Trial, row_of
 from privypurse.training.evaluation import losses
 
 

@@ -76,8 +76,8 @@ class Terms:
         most = self.most_joined
         if most is None:
             most = max(1, int(stats.binom.ppf(1 - _RARELY, self.rounds, self.client_rate)))
-        mend = "a client cannot join more rounds than there are"
-        object.__setattr__(self, "most_joined", integer(most, "most_joined", most=self.rounds, mend=mend))
+        hint = "a client cannot join more rounds than there are"
+        object.__setattr__(self, "most_joined", integer(most, "most_joined", most=self.rounds, hint=hint))
 
     def with_noise_for(self, epsilon: float, rate: float) -> Terms:
         """These terms with the least noise at which a record that grants ``epsilon`` may be drawn at ``rate``.

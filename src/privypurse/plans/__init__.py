@@ -3,6 +3,6 @@
 from privypurse.plans.level_table import LevelTable
 from privypurse.plans.plan import Plan
 from privypurse.plans.promise import Promise
-from privypurse.plans.shape import TrainingShape
+from privypurse.plans.training_shape import TrainingShape
 
 __all__ = ["LevelTable", "Plan", "Promise", "TrainingShape"]

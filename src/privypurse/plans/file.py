@@ -12,13 +12,13 @@ import numpy as np
 
 from privypurse._storage import digest_of, replace_text
 from privypurse.arrays import AnyArray
-from privypurse.budgets.roll import Roll, Seal
+from privypurse.budgets.person_ids import KeyedIds, Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans import stop_rules
 from privypurse.plans.level_table import LevelTable
-from privypurse.plans.planned import PlannedTraining
+from privypurse.plans.planned_training import PlannedTraining
 from privypurse.plans.promise import Promise
-from privypurse.plans.shape import TrainingShape
+from privypurse.plans.training_shape import TrainingShape
 
 FORMAT = "privypurse-plan"
 VERSIONS = (1, 2)
@@ -41,15 +41,15 @@ def digest(plan: PlannedTraining) -> str:
     """
     content = _content(plan)
     content.pop("rows", None)
-    if plan.roll is not None:
-        content.update(owner=None, people={"mark": plan.roll.mark, "one_each": plan.roll.one_each})
+    if plan.keyed_ids is not None:
+        content.update(owner=None, people={"mark": plan.keyed_ids.mark, "one_each": plan.keyed_ids.one_each})
     return digest_of({**content, "version": 1})
 
 
 def _content(plan: PlannedTraining) -> dict[str, Any]:
     return {
         "format": FORMAT,
-        "version": 1 if plan.roll is None and plan.seal is None else 2,
+        "version": 1 if plan.keyed_ids is None and plan.seal is None else 2,
         "method": plan.method,
         "accountant": plan.accountant,
         "promise": {"protects": plan.promise.value, "text": plan.promise.text},
@@ -66,30 +66,30 @@ def _content(plan: PlannedTraining) -> dict[str, Any]:
         "levels": {name: column.tolist() for name, column in vars(plan.levels).items()},
         "level_of": _packed(plan.level_of),
         "owner": None if plan.owner is None or _one_after_another(plan) else _packed(plan.owner),
-        **({} if plan.roll is None else {"people": _people(plan.roll)}),
+        **({} if plan.keyed_ids is None else {"people": _people(plan.keyed_ids)}),
         **({} if plan.seal is None else {"rows": {"key": plan.seal.key.hex(), "digest": plan.seal.digest.hex()}}),
     }
 
 
 def _one_after_another(plan: PlannedTraining) -> bool:
     """Whether each person has one record, in the order of people: then nothing needs to be said of it."""
-    return plan.roll is not None and np.array_equal(plan.owner, np.arange(plan.people))  # type: ignore[arg-type]
+    return plan.keyed_ids is not None and np.array_equal(plan.owner, np.arange(plan.people))  # type: ignore[arg-type]
 
 
-def _people(roll: Roll) -> dict[str, Any]:
+def _people(keyed_ids: KeyedIds) -> dict[str, Any]:
     return {
-        "key": roll.key.hex(),
-        "one_each": roll.one_each,
-        "mark": roll.mark,
-        "digests": _base85(roll.digests.astype("<u8").tobytes()),  # they are random: nothing would compress them
+        "key": keyed_ids.key.hex(),
+        "one_each": keyed_ids.one_each,
+        "mark": keyed_ids.mark,
+        "digests": _base85(keyed_ids.digests.astype("<u8").tobytes()),  # they are random: nothing would compress them
     }
 
 
-def _roll(content: dict[str, Any] | None) -> Roll | None:
+def _keyed_ids(content: dict[str, Any] | None) -> KeyedIds | None:
     if content is None:
         return None
     digests = np.frombuffer(_from_base85(content["digests"]), dtype="<u8")
-    return Roll(bytes.fromhex(content["key"]), digests, bool(content["one_each"]), str(content["mark"]))
+    return KeyedIds(bytes.fromhex(content["key"]), digests, bool(content["one_each"]), str(content["mark"]))
 
 
 def loads(text: str, kind: type[P], name: str = "plan") -> P:
@@ -110,7 +110,7 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
     try:
         if content["promise"]["protects"] == Promise.PART:
             raise InvalidInput("it is one round of a larger whole, which promises nothing by itself; make a plan")
-        roll, rows = _roll(content.get("people")), content.get("rows")
+        keyed_ids, rows = _keyed_ids(content.get("people")), content.get("rows")
         level_of = _unpacked(content["level_of"])
         owner = None if content["owner"] is None else _unpacked(content["owner"])
         return kind(
@@ -120,9 +120,9 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
             shape=_shape(content["shape"]),
             levels=LevelTable(**content["levels"]),
             level_of=level_of,
-            owner=np.arange(level_of.size) if owner is None and roll is not None else owner,
+            owner=np.arange(level_of.size) if owner is None and keyed_ids is not None else owner,
             notes=tuple(content["notes"]),
-            roll=roll,
+            keyed_ids=keyed_ids,
             seal=None if rows is None else Seal(bytes.fromhex(rows["key"]), bytes.fromhex(rows["digest"])),
         )
     except InvalidInput as error:

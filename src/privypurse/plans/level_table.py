@@ -9,7 +9,7 @@ import numpy as np
 
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.errors import InvalidInput
-from privypurse.plans.shape import SMALLEST
+from privypurse.plans.training_shape import SMALLEST
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -10,9 +10,9 @@ import numpy as np
 from privypurse.arrays import FloatArray
 from privypurse.plans import file, summary
 from privypurse.plans.level_table import LevelTable
-from privypurse.plans.planned import PlannedTraining
+from privypurse.plans.planned_training import PlannedTraining
 from privypurse.plans.promise import Promise
-from privypurse.plans.shape import TrainingShape
+from privypurse.plans.training_shape import TrainingShape
 
 
 class Plan(PlannedTraining):

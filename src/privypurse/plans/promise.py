@@ -6,7 +6,7 @@ from enum import StrEnum
 class Promise(StrEnum):
     """What an ε of the plan protects (rule 7: say what the promise is conditional on).
 
-    A plan that promises something (DATA, PRESENCE) is checked anew before it is used: `Commitment.require_kept`.
+    A plan that promises something (DATA, PRESENCE) is checked anew before it is used: `PlanBase.require_kept`.
     PART is not read from files and not shown by itself; training takes it, since the whole that it belongs to is
     checked. NONE may be saved and shown, but training refuses it, except for seeded repetitions of a schedule.
     """

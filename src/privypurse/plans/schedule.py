@@ -10,11 +10,11 @@ import numpy as np
 from privypurse.accounting import Composed, Progress, Release, SampledGaussian, SampledRound, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.errors import InvalidInput
-from privypurse.plans.commitment import Commitment
 from privypurse.plans.plan import Plan
+from privypurse.plans.plan_base import PlanBase
 from privypurse.plans.promise import Promise
-from privypurse.plans.shape import TrainingShape
 from privypurse.plans.summary import SENSITIVE
+from privypurse.plans.training_shape import TrainingShape
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,7 +45,7 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Schedule(Commitment):
+class Schedule(PlanBase):
     """What training in rounds will do, fixed before it starts.
 
     Guarantee: if everyone is drawn into each round by an independent, hidden coin with exactly these chances, and
@@ -58,9 +58,9 @@ class Schedule(Commitment):
     batch_size: int
     """The public divisor of every step."""
     clip_norm: float
-    epsilon: FloatArray
+    epsilon_by_level: FloatArray
     """Of each level: the promise."""
-    delta: FloatArray
+    delta_by_level: FloatArray
     separate: bool = False
     """Whether each round trains a model of its own, whose outputs are averaged (AdaPDP)."""
     promise: Promise = Promise.DATA
@@ -69,12 +69,12 @@ class Schedule(Commitment):
     MADE_BY: ClassVar[str] = "pp.rounds.schedule"
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "delta"):
+        for name in ("epsilon_by_level", "delta_by_level"):
             object.__setattr__(self, name, frozen(np.array(getattr(self, name), dtype=np.float64)))
         if not self.rounds:
             raise InvalidInput("a schedule needs at least one round")
-        if any(one.chance.size != self.epsilon.size for one in self.rounds):
-            raise InvalidInput(f"every round needs a chance for each of the {self.epsilon.size} levels")
+        if any(one.chance.size != self.epsilon_by_level.size for one in self.rounds):
+            raise InvalidInput(f"every round needs a chance for each of the {self.epsilon_by_level.size} levels")
         super().__post_init__()
 
     def __repr__(self) -> str:
@@ -82,6 +82,15 @@ class Schedule(Commitment):
             f"Schedule({self.method}, {self.people:,} people, {len(self.rounds)} rounds, {self.steps:,} steps, "
             f"{self.accountant}, {self._whose})"
         )
+
+    @property
+    def epsilon(self) -> FloatArray:
+        """For each record the ε that is promised: its budget, rounded down to the ladder."""
+        return self._by_record(self.epsilon_by_level)
+
+    @property
+    def delta(self) -> FloatArray:
+        return self._by_record(self.delta_by_level)
 
     @property
     def steps(self) -> int:
@@ -107,12 +116,12 @@ class Schedule(Commitment):
             joined = [one for one in self.rounds if one.chance[level] > 0] or self.rounds[:1]
             return Composed(tuple(SampledRound(float(one.chance[level]), one.release) for one in joined))
 
-        return tuple(faced(level) for level in range(self.epsilon.size))
+        return tuple(faced(level) for level in range(self.epsilon_by_level.size))
 
     def spent_by_level(self, progress: Progress | None = None) -> FloatArray:
         """The certified ε of each level after all rounds, recomputed from the releases."""
         if not self._spent:
-            found = accountant_named(self.accountant).epsilons(self.releases(), self.delta, progress)
+            found = accountant_named(self.accountant).epsilons(self.releases(), self.delta_by_level, progress)
             self._spent[0] = frozen(found)
         return self._spent[0]
 
@@ -121,7 +130,7 @@ class Schedule(Commitment):
         return self._by_record(self.spent_by_level())
 
     def _promised(self) -> tuple[FloatArray, FloatArray]:
-        return self.epsilon, self.delta
+        return self.epsilon_by_level, self.delta_by_level
 
     def _worst_by_level(self, progress: Progress | None = None) -> FloatArray:
         return self.spent_by_level(progress)
@@ -143,15 +152,16 @@ class Schedule(Commitment):
             clip_norm=self.clip_norm,
             noise_multiplier=one.noise_multiplier,
         )
+        largest = self.epsilon_by_level.max(), self.delta_by_level.max()
         return Plan.of_round(
             f"{self.method}, round {number + 1}",
             self.accountant,
             shape,
-            (np.full(2, self.epsilon.max()), np.full(2, self.delta.max())),  # of the outside, and of the drawn
+            (np.full(2, largest[0]), np.full(2, largest[1])),  # of the outside, and of the drawn
             np.array([0.0, one.rate]),
             level_of=inside.astype(np.int64),
             owner=self.owner,
-            roll=self.roll,
+            keyed_ids=self.keyed_ids,
             person=self.person,
         )
 
@@ -161,7 +171,7 @@ class Schedule(Commitment):
             f"method {self.method}, {self.people:,} people, {len(self.rounds)} rounds, {self.steps:,} steps, "
             f"clip norm {self.clip_norm:g}, public divisor {self.batch_size:,}",
             f"proved by {self.accountant}; everybody pays for every round, drawn or not",
-            "it holds for this order of rows" if self.roll is None else "it knows its people by id",
+            "it holds for this order of rows" if self.keyed_ids is None else "it knows its people by id",
             "",
             "round  threshold  noise multiplier  steps     rate  drawn on average",
         ]
@@ -173,9 +183,9 @@ class Schedule(Commitment):
         spent, people = self.spent_by_level(), self.people_by_level()
         lines += ["", "  people  ε promised  ε certified  chance in each round"]
         lines += [
-            f"{people[level]:>8,}  {self.epsilon[level]:>10.4g}  {spent[level]:>11.4f}  "
+            f"{people[level]:>8,}  {self.epsilon_by_level[level]:>10.4g}  {spent[level]:>11.4f}  "
             + " ".join(f"{one.chance[level]:.3g}" for one in self.rounds)
-            for level in _some(self.epsilon.size)
+            for level in _some(self.epsilon_by_level.size)
         ]
         return "\n".join([*lines, "", *self.notes, self.promise.text, SENSITIVE])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from privypurse.plans.level_table import LevelRow
-from privypurse.plans.planned import PlannedTraining
+from privypurse.plans.planned_training import PlannedTraining
 from privypurse.plans.promise import Promise
 
 COLUMNS = ("people", "ε promised", "ε certified", "rate", "clip norm")
@@ -55,7 +55,7 @@ def facts(plan: PlannedTraining) -> list[str]:
 
 def whose(plan: PlannedTraining) -> str:
     """What binds the plan to its people."""
-    if plan.roll is not None:
+    if plan.keyed_ids is not None:
         return "it knows its people by id (as keyed digests): it is applied to their records by person=, in any order"
     if plan.seal is not None:
         return "it holds for the rows of its table as they are, in this order; made with ids it would follow people"

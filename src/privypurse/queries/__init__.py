@@ -1,7 +1,7 @@
 """Questions to personal data: each person pays out of their own purse, and only for what touches them.
 
 From a question to its answer: `rows` and `columns` hold the data, `conditions` and `callables` choose rows and values
-without mixing records, `contributions` adds them up by person and clips, `mechanism` prices, charges, adds noise
+without mixing records, `contributions` adds them up by person and clips, `noisy_sums` prices, charges, adds noise
 and releases the sum, `answers` says what it cost. `pursefile` keeps what was spent; `statistics` tells means, counts
 and quantiles of one number for each person.
 """

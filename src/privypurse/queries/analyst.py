@@ -17,7 +17,7 @@ from privypurse._validate import integer, real
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets.budgets import Budgets
-from privypurse.budgets.roll import mark_of
+from privypurse.budgets.person_ids import mark_of
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import Answer, Cost, epsilon_of
 from privypurse.queries.bins import place_by_category, place_by_edge
@@ -25,8 +25,8 @@ from privypurse.queries.callables import numbers_of, truths_of
 from privypurse.queries.columns import Column, Mask, Numbers, Truths
 from privypurse.queries.conditions import Condition, named
 from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
-from privypurse.queries.mechanism import Pay, Price, noisy_sum, priced, scale
 from privypurse.queries.noise import noise_source
+from privypurse.queries.noisy_sums import Pay, Price, noisy_sum, priced, scale
 from privypurse.queries.pursefile import PurseFile
 from privypurse.queries.rows import rows_of
 
@@ -253,7 +253,7 @@ class Analyst:
         What a person's rows add up to is clipped to norm ``clip``; a person pays for its norm/noise. ``q`` gets the
         data in the form they were given in, and runs on the real rows: see `Analyst` on callables.
         """
-        width = integer(size, "size", mend="it is how many numbers q gives for a row")
+        width = integer(size, "size", hint="it is how many numbers q gives for a row")
         price = priced(self.purses, scale(clip, "clip"), **pay)
         values = numbers_of(q, self._rows, self._public_rows(), width)
         return self._answer(self._by_person(values), price, lambda total: total)

@@ -22,8 +22,8 @@ from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import SYMBOLS, Cost
 from privypurse.queries.contributions import Dense
-from privypurse.queries.mechanism import Price, checked_delta, noisy_sum, priced, scale, worst_cost
 from privypurse.queries.noise import Noise, noise_source
+from privypurse.queries.noisy_sums import Price, checked_delta, noisy_sum, priced, scale, worst_cost
 
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
 STEPS = 20
@@ -130,7 +130,7 @@ def quantiles(
     """
     each, high = _checked(values, purses, cap)
     wanted = _checked_probabilities(probabilities)
-    times = integer(steps, "steps", mend="20 is usual")
+    times = integer(steps, "steps", hint="20 is usual")
     price = priced(purses, math.sqrt(wanted.size) / 2, noise=noise, delta=delta)
     _refuse_beyond_all(times * price.cost.amount, purses)
     return _quantiles(each, purses, wanted, high, price, times, noise_source(seed))

@@ -107,14 +107,14 @@ class RunFolder:
                 self.add(name, None)
 
 
-def check_free(path: Path, *names: str, mend: str = "") -> None:
+def check_free(path: Path, *names: str, hint: str = "") -> None:
     """Raise unless a run can be written there without destroying one, which would have these files at its end."""
     if path.exists() and not path.is_dir():
         raise InvalidInput(f"out {path} is a file; name a folder")
     for name in names:
         if (path / name).exists():
             raise InvalidInput(
-                f"{path} already holds the {name} of a run; name another folder for out, or remove it{mend}"
+                f"{path} already holds the {name} of a run; name another folder for out, or remove it{hint}"
             )
 
 

@@ -10,7 +10,7 @@ from privypurse.accounting import Progress
 from privypurse.assignment import Exclude
 from privypurse.assignment import plan as make_plan
 from privypurse.budgets import Budgets, preferences
-from privypurse.budgets.roll import Seal
+from privypurse.budgets.person_ids import Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.config import Grants, NewPlan, RunConfig, Table
@@ -38,11 +38,11 @@ def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> No
     """Raise unless the plan is known to be for the people of these rows: plans are kept to people (rule 13)."""
     data, name = config.data, str(config.plan)
     person = data.person if isinstance(data, Table) else None
-    if plan.roll is not None and person is None:
+    if plan.keyed_ids is not None and person is None:
         raise InvalidInput(
             f'{name} was made with ids and is applied by id; name the column of ids: person = "…" under [data]'
         )
-    if plan.roll is None and person is not None:
+    if plan.keyed_ids is None and person is not None:
         raise InvalidInput(
             f"{name} was made without ids, but [data] or [budgets] names person = {person!r}; make the plan with "
             f"--person {person}, or leave person out"
@@ -52,7 +52,7 @@ def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> No
             f"{name} holds for the rows of its table as they were, and these are others, or in another order; make "
             "the plan anew from this table, or with --person, so that it follows people"
         )
-    if plan.roll is None and plan.seal is None and isinstance(data, Table) and budgets is None:
+    if plan.keyed_ids is None and plan.seal is None and isinstance(data, Table) and budgets is None:
         raise InvalidInput(
             f"{name} does not say whose rows it is for; make it with `privypurse plan {data.table} --person …`, or "
             "name what people granted under [budgets], to be compared with it row by row"

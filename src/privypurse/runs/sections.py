@@ -1,4 +1,4 @@
-"""Sections of a TOML file as dataclasses: msgspec judges types and limits; errors name key, value and mend."""
+"""Sections of a TOML file as dataclasses: msgspec judges types and limits; errors name key, value and what to do."""
 
 from __future__ import annotations
 

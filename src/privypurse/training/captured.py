@@ -14,9 +14,9 @@ from privypurse.plans import Plan
 from privypurse.training.gradients import recorded
 from privypurse.training.isolation.loss_fn import Loss, check_loss
 from privypurse.training.isolation.model import require_isolated
-from privypurse.training.keying import borrowed, key_cuda, keyed, states
-from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.poisson_loader import Draws
+from privypurse.training.step_randomness import borrowed, key_cuda, keyed, states
 
 _SLOTS = 16  # host buffers in flight
 _WARM_UP = 3

@@ -14,8 +14,8 @@ from privypurse.errors import InvalidInput
 from privypurse.queries import statistics
 from privypurse.training.gradients import per_record_norms
 from privypurse.training.isolation.loss_fn import Loss
-from privypurse.training.loading import Order, loaded
 from privypurse.training.planned_records import moved
+from privypurse.training.record_data import Order, loaded
 
 _AT_ONCE = 512
 

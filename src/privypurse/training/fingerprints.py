@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.plans import Plan
-from privypurse.training.keying import keyed
+from privypurse.training.step_randomness import keyed
 
 _SAMPLES = 16
 _TURNS = 4
@@ -43,7 +43,7 @@ def data_of(plan: Plan, dataset: Dataset[Any]) -> str:
 
     With ids the plan knows its people, and they may have other rows, in another order (rule 13).
     """
-    return "by id" if plan.roll is not None else fingerprint(dataset)
+    return "by id" if plan.keyed_ids is not None else fingerprint(dataset)
 
 
 def _parts(record: Any) -> list[bytes]:

@@ -21,7 +21,7 @@ from privypurse.training.captured import CapturedSteps, one_record_each, static_
 from privypurse.training.checkpoints import Checkpoints
 from privypurse.training.distributed import unwrapped
 from privypurse.training.execution import DEFAULT, Execution
-from privypurse.training.forgiving import add_forgivingly, one_shape, require_forgivable
+from privypurse.training.failing_records import add_forgivingly, one_shape, require_forgivable
 from privypurse.training.gradients import recorded
 from privypurse.training.individual.accounting import Individual, accounting_of
 from privypurse.training.individual.spending import Spending
@@ -29,9 +29,9 @@ from privypurse.training.interruption import undivided
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.model import require_isolated
-from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import Batch, PlannedRecords, moved
+from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
 from privypurse.training.setup import Setup, modes_kept
 

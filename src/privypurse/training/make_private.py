@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
-from privypurse.training.attendance import Attendance
+from privypurse.training.current_batch import CurrentBatch
 from privypurse.training.distributed import unwrapped
 from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.individual.accounting import Individual, accounting_of
@@ -22,9 +22,9 @@ from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.tracking import leave_to_python
-from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import PlannedRecords
+from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
 from privypurse.training.setup import Setup
 
@@ -32,16 +32,16 @@ from privypurse.training.setup import Setup
 class PrivateModel(nn.Module):
     """The model, watched while it trains. In evaluation mode, or without gradients, it is the model itself."""
 
-    def __init__(self, model: nn.Module, attendance: Attendance) -> None:
+    def __init__(self, model: nn.Module, current_batch: CurrentBatch) -> None:
         super().__init__()
         self.inner = model
-        object.__setattr__(self, "_attendance", attendance)
+        object.__setattr__(self, "_current_batch", current_batch)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *inputs: Any, **options: Any) -> Any:
         if self.inner.training and torch.is_grad_enabled():
-            return self._attendance.watch(inputs, options)
-        return self._attendance.evaluate(self.inner, inputs, options)
+            return self._current_batch.watch(inputs, options)
+        return self._current_batch.evaluate(self.inner, inputs, options)
 
     def train(self, mode: bool = True) -> PrivateModel:
         super().train(mode)
@@ -81,38 +81,38 @@ class PrivateLoader:
     seed, in a seeded run); afterwards they are what they were. Seeding them inside of the loop undoes that.
     """
 
-    def __init__(self, draws: Draws, attendance: Attendance) -> None:
-        self._draws, self._attendance, self._passes = draws, attendance, 0
+    def __init__(self, draws: Draws, current_batch: CurrentBatch) -> None:
+        self._draws, self._current_batch, self._passes = draws, current_batch, 0
 
     def __len__(self) -> int:
         """Steps that are left. A step may be several batches with ``max_physical_batch``: how many tells the draw."""
         return self._draws.run.steps_left
 
     def __iter__(self) -> Iterator[Any]:
-        run, attendance = self._draws.run, self._attendance
+        run, current_batch = self._draws.run, self._current_batch
         run.require_step()
-        attendance.restart()
+        current_batch.restart()
         self._passes = this = self._passes + 1
         with shown(run.plan, run.processes.first and self._draws.records.execution.progress) as show:
             for batch, data in self._draws:
-                if batch.first and not attendance.prepare():
+                if batch.first and not current_batch.prepare():
                     break
-                yield attendance.hand_out(batch, data)
+                yield current_batch.hand_out(batch, data)
                 if this != self._passes:
                     raise InvalidInput(
                         "another pass over the loader has begun; parts of two passes would make up one step, and "
                         "somebody might be in both"
                     )
                 show(run.steps_taken)
-            attendance.require_stepped()
+            current_batch.require_stepped()
             run.finish()
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
     """The user's optimizer; its step clips, adds noise and divides first. Schedulers take it as the optimizer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, attendance: Attendance) -> None:
-        self.inner, self._attendance = optimizer, attendance
+    def __init__(self, optimizer: torch.optim.Optimizer, current_batch: CurrentBatch) -> None:
+        self.inner, self._current_batch = optimizer, current_batch
         self._step_count = 0
 
     @property
@@ -138,39 +138,39 @@ class PrivateOptimizer(torch.optim.Optimizer):
     @property
     def steps_taken(self) -> int:
         """Steps of the plan that were released."""
-        return self._attendance.run.steps_taken
+        return self._current_batch.run.steps_taken
 
     @property
     def left_out(self) -> int:
         """How often somebody was drawn and left out, since their gradient was not finite. Internal (rule 6)."""
-        return self._attendance.run.left_out
+        return self._current_batch.run.left_out
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        self._attendance.forget()
+        self._current_batch.forget()
         self.inner.zero_grad(set_to_none)
-        self._attendance.note_gradients()
+        self._current_batch.note_gradients()
 
     def backward(self, losses: Tensor) -> None:
         """The backward pass of these losses, one for each record: for whatever loss, instead of loss.backward().
 
         As many as went through the model, in their order; another shape raises.
         """
-        self._attendance.backward(losses)
+        self._current_batch.backward(losses)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One private step, or, where a step is cut into physical batches, its part of one."""
         if closure is not None:
             raise InvalidInput("closures run the model several times for one step; call step() without one")
-        if not self._attendance.clip():
+        if not self._current_batch.clip():
             return None
-        self._attendance.run.release()
+        self._current_batch.run.release()
         result = self.inner.step()
-        self._attendance.note_gradients()
+        self._current_batch.note_gradients()
         return result
 
     def spending(self) -> Spending:
         """What each person has spent so far, if that is followed. Sensitive."""
-        accounting = self._attendance.run.accounting
+        accounting = self._current_batch.run.accounting
         if accounting is None:
             raise InvalidInput("each person's spending was not followed; give make_private individual=")
         now = accounting.spending()
@@ -178,14 +178,14 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Let go of the journal, so that another run may go on with it."""
-        self._attendance.run.close()
+        self._current_batch.run.close()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         raise InvalidInput("add parameters before make_private: the plan's noise covers all of them at once")
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state, and under "private" where the run is. It holds no state of any generator."""
-        return {**self.inner.state_dict(), "private": self._attendance.run.state_dict()}
+        return {**self.inner.state_dict(), "private": self._current_batch.run.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state. Steps that a journal counted since then stay counted."""
@@ -196,8 +196,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "this state is that of an ordinary optimizer and says nothing of steps taken; load it into the "
                 "optimizer before make_private"
             )
-        self._attendance.run.load_state_dict(private)
-        self._attendance.forget()
+        self._current_batch.run.load_state_dict(private)
+        self._current_batch.forget()
         self.inner.load_state_dict(state)
 
     def __repr__(self) -> str:
@@ -252,8 +252,8 @@ def make_private(
     setup = Setup(records.plan, unwrapped(model), optimizer, seed)
     run = PrivateRun(setup, accounting_of(setup, records, loss_fn, individual), journal, wide_sums)
     leave_to_python()
-    attendance = Attendance(run, loss_reduction)
+    current_batch = CurrentBatch(run, loss_reduction)
     on_gpu = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
     multiple = 64 if on_gpu and execution.max_physical_batch is None else 1
-    loader = PrivateLoader(Draws(run, records, multiple=multiple), attendance)
-    return PrivateModel(setup.recorder.model, attendance), PrivateOptimizer(optimizer, attendance), loader
+    loader = PrivateLoader(Draws(run, records, multiple=multiple), current_batch)
+    return PrivateModel(setup.recorder.model, current_batch), PrivateOptimizer(optimizer, current_batch), loader

@@ -21,7 +21,7 @@ from privypurse.plans import Plan
 from privypurse.randomness import Randomness
 from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.isolation.batches import Collate
-from privypurse.training.loading import Order, loaded
+from privypurse.training.record_data import Order, loaded
 from privypurse.training.setup import Setup
 
 

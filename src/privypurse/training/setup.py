@@ -15,7 +15,7 @@ from privypurse.randomness import randomness
 from privypurse.training.distributed import Processes
 from privypurse.training.gradients import Recorder
 from privypurse.training.grid_noise import GridNoise
-from privypurse.training.keying import Keys
+from privypurse.training.step_randomness import Keys
 
 
 class Setup:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy import integrate
 
 import privypurse as pp
-from privypurse.accounting import PLD, RDP, Composed, Odometer, SampledGaussian, odometer, step_filter
+from privypurse.accounting import PLD, RDP, Composed, Odometer, SampledGaussian, odometer, sampled_step_filter
 from privypurse.accounting.filters import renyi_purse
 from privypurse.accounting.odometer import FOREVER, Reading
-from privypurse.accounting.step_filter import StepFilter
+from privypurse.accounting.sampled_step_filter import StepFilter
 
 GRID = 5
 FINE = 2 * GRID  # norms are whole multiples of 1/FINE of a clip norm: so few that quadratures can be remembered
@@ -331,14 +331,14 @@ class BestInTheEnd(StepFilter):
 
     def __init__(self, rate, noise, epsilon, delta, level_of, grid_size):
         super().__init__(rate, noise, epsilon, delta, level_of, grid_size)
-        honest, self.others = step_filter.best_order, []
+        honest, self.others = sampled_step_filter.best_order, []
         try:
             for factor in (0.5, 0.7, 1.4, 2.0):
                 orders = np.maximum(np.round(self.order * factor), 2.0)
-                step_filter.best_order = lambda *_, orders=orders: orders
+                sampled_step_filter.best_order = lambda *_, orders=orders: orders
                 self.others.append(StepFilter(rate, noise, epsilon, delta, level_of, grid_size))
         finally:
-            step_filter.best_order = honest
+            sampled_step_filter.best_order = honest
 
     def affordable(self, grid_norm):
         allowed, last = super().affordable(grid_norm)

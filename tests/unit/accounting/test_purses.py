@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy import integrate, optimize, special
 
 import privypurse as pp
-from privypurse.accounting import filters, sampled_gaussian, step_filter
+from privypurse.accounting import filters, sampled_gaussian, sampled_step_filter
 from privypurse.accounting.filters import CURRENCIES, Filter, RenyiCurrency, best_order, renyi_purse
 from privypurse.accounting.rdp import ORDERS
-from privypurse.accounting.step_filter import StepFilter
+from privypurse.accounting.sampled_step_filter import StepFilter
 
 EPSILONS = st.floats(math.log(0.01), math.log(50)).map(math.exp)
 DELTAS = st.floats(math.log(1e-12), math.log(0.05)).map(math.exp)
@@ -601,7 +601,7 @@ def test_the_parts_of_delta_in_a_plan_add_up():
 
 def test_the_margin_is_more_than_adding_up_can_hide():
     """Ten million costs in double precision, each rounded down at worst: half a unit in the last place a time."""
-    for module in (filters, step_filter):
+    for module in (filters, sampled_step_filter):
         assert 1e7 * np.finfo(np.float64).eps / 2 < 1 - module._SUMMING
     purses = Filter(one(1.0), one(1e-5))
     purses.spent = purses.total.copy()

@@ -19,7 +19,7 @@ import privypurse as pp
 from privypurse.federated import engine, silos
 from privypurse.plans import TrainingShape
 from privypurse.training import loop
-from privypurse.training.gradients import clipped
+from privypurse.training.gradients import clipping
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
 
@@ -229,7 +229,7 @@ def test_whether_a_model_mixes_is_not_looked_at_with_the_parameters_of_the_serve
     client = made(tmp_path)
     refusal = raises(pp.InvalidInput("a record changes with the others"))
     monkeypatch.setattr(loop, "require_isolated", refusal)
-    monkeypatch.setattr(clipped, "require_own_losses", refusal)
+    monkeypatch.setattr(clipping, "require_own_losses", refusal)
     client.answer(1, STATE)
     assert client.joined == 1
     with pytest.raises(pp.InvalidInput, match="changes with the others"):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import privypurse as pp
 from privypurse.accounting import PLD, RDP, Composed, SampledGaussian, SampledRound
 from privypurse.accounting.inverse import Inverse
-from privypurse.assignment.scheduler import AdaPdp, Groups, PdpSgd, Sampling, nominal_chances
-from privypurse.assignment.threshold import FixedLoss, probabilities
+from privypurse.assignment.round_planner import AdaPdp, Groups, PdpSgd, Sampling, nominal_chances
+from privypurse.assignment.threshold_sampling import FixedLoss, probabilities
 from privypurse.budgets import ladder
 from privypurse.plans.schedule import Round, Schedule
 
@@ -62,15 +62,15 @@ def recomputed(schedule, accountant):
                 if one.chance[level] > 0  # where nobody of the level can be drawn, nothing is paid for
             )
         )
-        for level in range(schedule.epsilon.size)
+        for level in range(schedule.epsilon_by_level.size)
     ]
-    return accountant.epsilons(faced, schedule.delta)
+    return accountant.epsilons(faced, schedule.delta_by_level)
 
 
 def overspends(schedule):
     """Whether any level really spends more than it promised: both bounds are true, so the smaller one decides."""
     spent = np.minimum(recomputed(schedule, PLD()), recomputed(schedule, RDP()))
-    return bool((spent > schedule.epsilon).any())
+    return bool((spent > schedule.epsilon_by_level).any())
 
 
 def with_chances(schedule, chances):
@@ -113,10 +113,10 @@ def test_nobody_overspends(epsilon, method, epochs, share):
         return
     for one in schedule.rounds:
         assert (np.diff(one.chance) >= 0).all()  # levels ascend in ε, all at one δ
-    use = schedule.spent_by_level() / schedule.epsilon
+    use = schedule.spent_by_level() / schedule.epsilon_by_level
     if getattr(method, "rounds", 10) > 1 and method != "sampling" and len(schedule.rounds) > 1:
         assert use[-1] >= 0.98
-    if np.unique(schedule.epsilon).size == 1:
+    if np.unique(schedule.epsilon_by_level).size == 1:
         assert [one.chance.tolist() for one in schedule.rounds] == [[1.0]]
         assert use[0] >= 0.98
 
@@ -131,7 +131,7 @@ def test_nobody_overspends_by_loss_distributions(method):
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_what_everybody_grants_is_used_up(accountant):
     schedule = several(accountant)
-    use = schedule.spent_by_level() / schedule.epsilon
+    use = schedule.spent_by_level() / schedule.epsilon_by_level
     assert (use >= 0.98).all()
     assert (use <= 1).all()
     assert not overspends(schedule)
@@ -143,7 +143,9 @@ def test_chances_that_are_not_solved_overspend(accountant):
     epsilon = np.repeat([0.1, 0.2, 0.4, 0.5, 1.0], [100, 100, 400, 300, 100])
     schedule = made(epsilon, epochs=3, batch_size=1000, accountant=accountant)
     assert not overspends(schedule)
-    twin = with_chances(schedule, nominal_chances(schedule.epsilon, [one.threshold for one in schedule.rounds]))
+    twin = with_chances(
+        schedule, nominal_chances(schedule.epsilon_by_level, [one.threshold for one in schedule.rounds])
+    )
     assert overspends(twin)
     with pytest.raises(pp.InvalidInput, match="overspend"):
         twin.check(pp.Budgets(epsilon, delta=1e-5))
@@ -151,15 +153,22 @@ def test_chances_that_are_not_solved_overspend(accountant):
 
 def test_chances_that_are_not_solved_waste_where_they_do_not_overspend():
     schedule = several("pld")
-    twin = with_chances(schedule, nominal_chances(schedule.epsilon, [one.threshold for one in schedule.rounds]))
-    assert (twin.spent_by_level() / twin.epsilon)[0] < 0.9 < 0.98 < (schedule.spent_by_level() / schedule.epsilon)[0]
+    twin = with_chances(
+        schedule, nominal_chances(schedule.epsilon_by_level, [one.threshold for one in schedule.rounds])
+    )
+    assert (
+        (twin.spent_by_level() / twin.epsilon_by_level)[0]
+        < 0.9
+        < 0.98
+        < (schedule.spent_by_level() / schedule.epsilon_by_level)[0]
+    )
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_who_pays_only_when_drawn_overspends(accountant):
     """The broken twin: whoever was not drawn has everything left, so that each round draws with the full budget."""
     schedule = several(accountant)
-    lucky = np.stack([probabilities(schedule.epsilon, one.threshold) for one in schedule.rounds], axis=1)
+    lucky = np.stack([probabilities(schedule.epsilon_by_level, one.threshold) for one in schedule.rounds], axis=1)
     twin = with_chances(schedule, lucky)
     assert overspends(twin)
     with pytest.raises(pp.InvalidInput, match="overspend"):
@@ -223,7 +232,7 @@ def test_groups_come_one_after_another(order, taus):
     np.testing.assert_array_equal(inside.sum(axis=1), 1.0)
     sizes = {1.0: 54, 2.0: 37, 3.0: 9}
     for one in schedule.rounds:
-        assert schedule.epsilon[one.chance == 1].tolist() == [one.threshold]
+        assert schedule.epsilon_by_level[one.chance == 1].tolist() == [one.threshold]
         assert one.expected == sizes[one.threshold]
         assert one.rate == pytest.approx(5 / sizes[one.threshold])
         assert one.steps == round(2 * sizes[one.threshold] / 5)
@@ -236,14 +245,24 @@ def test_deltas_of_their_own():
     for method in ("pdp-sgd", "groups"):
         schedule = made(epsilon, method, delta=delta)
         assert (schedule.spent() <= epsilon).all()
-        assert schedule.epsilon.size == 9
+        assert schedule.epsilon_by_level.size == 9
         schedule.check(pp.Budgets(epsilon, delta=delta))
+
+
+def test_epsilon_and_delta_are_by_record_as_in_a_plan():
+    person, epsilon, delta = ["b", "a", "b", "c"], [2.0, 1.0, 2.0, 2.0], [1e-5, 1e-6, 1e-5, 1e-6]
+    schedule = made(epsilon, "groups", person=person, delta=delta, batch_size=1)
+    assert schedule.epsilon.tolist() == epsilon
+    assert schedule.delta.tolist() == delta
+    assert schedule.epsilon_by_level.size == 3
+    again = schedule.applied_to(["c", "a", "b"])
+    assert (again.epsilon.tolist(), again.delta.tolist()) == ([2.0, 1.0, 2.0], [1e-6, 1e-6, 1e-5])
 
 
 def test_a_million_different_budgets():
     epsilon = np.random.default_rng(0).uniform(1, 4, 1_000_000)
     schedule = made(epsilon, "sampling", batch_size=50_000, epochs=50)
-    assert schedule.epsilon.size < 1000
+    assert schedule.epsilon_by_level.size < 1000
     assert (schedule.spent() <= epsilon).all()
     assert len(schedule.summary().splitlines()) < 40
 
@@ -443,7 +462,7 @@ def test_a_schedule_needs_rounds_that_fit():
     with pytest.raises(pp.InvalidInput, match="at least one round"):
         dataclasses.replace(schedule, rounds=())
     with pytest.raises(pp.InvalidInput, match="each of the 2 levels"):
-        dataclasses.replace(schedule, epsilon=[1.0, 2.0], delta=[1e-5, 1e-5])
+        dataclasses.replace(schedule, epsilon_by_level=[1.0, 2.0], delta_by_level=[1e-5, 1e-5])
     with pytest.raises(ValueError, match="read-only"):
         schedule.rounds[0].chance[0] = 1.0
     assert isinstance(schedule, Schedule)
@@ -479,8 +498,8 @@ def test_noise_is_solved_at_the_delta_of_those_who_are_in_every_round():
     """The most generous in ε hold the smallest δ: they belong into every round for sure, at their own δ."""
     epsilon = np.repeat([1.0, 2.0, 3.0], 300)
     schedule = made(epsilon, epochs=20, batch_size=100, delta=np.repeat([1e-3, 1e-3, 1e-7], 300))
-    most = int(np.argmax(schedule.epsilon))
+    most = int(np.argmax(schedule.epsilon_by_level))
     assert len(schedule.rounds) > 1
-    assert schedule.delta[most] == 1e-7
+    assert schedule.delta_by_level[most] == 1e-7
     assert all(one.chance[most] == 1 for one in schedule.rounds)
     assert 0.99 * 3 < schedule.spent_by_level()[most] <= 3

@@ -5,7 +5,7 @@ import pytest
 from queries_brute_force import Reference, silenced
 
 import privypurse as pp
-from privypurse.queries import Analyst, analyst, contributions, mechanism
+from privypurse.queries import Analyst, analyst, contributions, noisy_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 
@@ -64,7 +64,7 @@ def lets_everybody_in(parts, purses, *, clip, noise, source, save=None):
 def refuses_aloud(parts, purses, *, clip, noise, source, save=None):
     if not purses.affords((parts.norms() / noise) ** 2).all():
         raise pp.PrivyPurseError("somebody cannot pay")
-    return mechanism.noisy_sum(parts, purses, clip=clip, noise=noise, source=source, save=save)
+    return noisy_sums.noisy_sum(parts, purses, clip=clip, noise=noise, source=source, save=save)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import privypurse as pp
 from privypurse import cli
 from privypurse.accounting import gdp
 from privypurse.queries import Analyst
-from privypurse.queries.mechanism import priced
+from privypurse.queries.noisy_sums import priced
 
 PEOPLE = 1694
 

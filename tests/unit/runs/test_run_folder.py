@@ -168,7 +168,7 @@ def test_an_empty_folder_is_no_run(tmp_path):
 def test_a_finished_run_is_not_written_over(folder):
     check_free(folder, "metrics.json")
     with pytest.raises(pp.InvalidInput, match=r"already holds the model.pt of a run.*; think of ε"):
-        check_free(folder, "model.pt", mend="; think of ε")
+        check_free(folder, "model.pt", hint="; think of ε")
     with pytest.raises(pp.InvalidInput, match="is a file"):
         check_free(folder / "model.pt")
 

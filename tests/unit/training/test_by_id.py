@@ -20,7 +20,7 @@ from privypurse.federated.client import Client
 from privypurse.federated.terms import Offer, Terms
 from privypurse.plans import LevelTable
 from privypurse.plans import file as planfile
-from privypurse.training import rounds as in_rounds
+from privypurse.training import train_rounds as in_rounds
 from privypurse.training.mechanism import PrivateRun
 from training_tools import LOSS
 
@@ -226,7 +226,8 @@ def test_an_altered_plan_is_not_trained(trained: Any, accountant: str, monkeypat
 def test_a_schedule_that_overspends_is_not_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scheduled()
     greedy = dataclasses.replace(
-        made, rounds=tuple(dataclasses.replace(one, chance=np.ones(made.epsilon.size)) for one in made.rounds)
+        made,
+        rounds=tuple(dataclasses.replace(one, chance=np.ones(made.epsilon_by_level.size)) for one in made.rounds),
     )
     monkeypatch.setattr(in_rounds, "train", lambda *_, **__: pytest.fail("it was trained"))
     with pytest.raises(pp.InvalidInput, match="the schedule spends more than it promises"):

@@ -108,7 +108,7 @@ def loop(rank: int, plan: pp.Plan, dataset: TensorDataset, everyone_adds_noise: 
     model, optimizer, loader = pp.make_private(inner, torch.optim.SGD(inner.parameters(), lr=0.0), dataset, plan)
     released, drawn = [], []
     for x, y in loader:
-        batch = model._attendance._batch
+        batch = model._current_batch._batch
         drawn.append(batch.records[: batch.real])
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()

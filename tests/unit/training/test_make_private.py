@@ -13,9 +13,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse.randomness import SecureRandomness
-from privypurse.training.loader import Draws
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import Batch, PlannedRecords
+from privypurse.training.poisson_loader import Draws
 from privypurse.training.setup import Setup
 from training_tools import quiet
 
@@ -259,8 +259,8 @@ def test_a_map_style_dataset_with_workers_keeps_its_numbers() -> None:
     for x, y in loader:
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
-        drawn = model._attendance._batch.records
-        if model._attendance._batch.units.size:
+        drawn = model._current_batch._batch.records
+        if model._current_batch._batch.units.size:
             np.testing.assert_array_equal(x[:, 0].numpy(), drawn)
         optimizer.step()
 
@@ -542,7 +542,7 @@ def test_large_persons_and_layers_go_in_pieces(monkeypatch: pytest.MonkeyPatch, 
     plan, dataset = planned(n=person.size, person=person, steps=1, batch_size=person[-1] + 1), data(person.size)
     quiet(monkeypatch)
     whole = train(plan, dataset, network())[1][-1]
-    monkeypatch.setattr("privypurse.training.gradients.clipped._MATERIALISED", 100)
+    monkeypatch.setattr("privypurse.training.gradients.clipping._MATERIALISED", 100)
     pieces = train(plan, dataset, network())[1][-1]
     for one, other in zip(whole, pieces, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.clipped import norms, sums, uses_of
+from privypurse.training.gradients.clipping import norms, sums, uses_of
 from privypurse.training.gradients.tape import Recorder, Tape
-from privypurse.training.isolation.replacing import counts_records
+from privypurse.training.isolation.replaced_records import counts_records
 
 _SHARE = (
     1e-3  # by which a norm may be too large and a gradient be off: far more than rounding, far less than an error

@@ -20,14 +20,14 @@ from torch.nn import functional
 from privypurse.training.gradients.numerics import (
     PASS,
     as_wide,
-    exact,
+    at_least_float32,
     from_grams,
     from_made,
     spread,
     square_sum,
 )
-from privypurse.training.gradients.product import ProductRule
 from privypurse.training.gradients.rule import Call, handles
+from privypurse.training.gradients.weight_and_bias import ProductRule
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -64,7 +64,7 @@ class Sizes:
     @classmethod
     def of(cls, call: Call) -> Sizes:
         layer: Conv = call.module  # type: ignore[assignment]
-        places = call.back.shape[2:]
+        places = call.output_gradient.shape[2:]
         ahead = layer._reversed_padding_repeated_twice[-2:]
         rows = _up(call.inputs[0].shape[2] + sum(ahead), layer.stride[0])
         return cls(
@@ -122,7 +122,7 @@ def way_of(call: Call) -> Way:
     layer: Conv = call.module  # type: ignore[assignment]
     sizes = Sizes.of(call)
     whole, weight = sizes.whole, layer.groups * sizes.weight
-    if call.worth_keeping(weight) or call.room.take(weight * call.back.shape[0]):
+    if call.worth_keeping(weight) or call.cache.take(weight * call.output_gradient.shape[0]):
         return Way("keep", whole)
     ghosts = [(sizes.ghost(whole), whole) for whole in (False, True)]
     if min(ghosts)[0] < sizes.made():
@@ -231,15 +231,17 @@ class ConvolutionRule(ProductRule):
     def weight_squares(self, call: Call) -> Tensor:
         layer: Conv = call.module  # type: ignore[assignment]
         call.way = way = way_of(call)
-        sizes, groups, records = Sizes.of(call), layer.groups, call.back.shape[0]
+        sizes, groups, records = Sizes.of(call), layer.groups, call.output_gradient.shape[0]
         kept: Tensor | None = None
         if way.how == "keep":
             shape = (records, groups, sizes.steps(way.whole), sizes.outputs, sizes.seen(way.whole)[0])
-            kept = torch.empty(shape, dtype=exact(call.back[:0]).dtype, device=call.back.device)
+            kept = torch.empty(
+                shape, dtype=at_least_float32(call.output_gradient[:0]).dtype, device=call.output_gradient.device
+            )
             call.kept["weight"] = kept
         squares = []
         for some in call.chunks(groups * sizes.temporaries(way)):
-            a, g = exact(call.inputs[0][some]), exact(call.back[some])
+            a, g = at_least_float32(call.inputs[0][some]), at_least_float32(call.output_gradient[some])
             if way.how == "ghost":
                 by_group = _ghost(layer, a, g, way.whole)
             else:
@@ -260,11 +262,13 @@ class ConvolutionRule(ProductRule):
         none = [0] * len(layer.kernel_size)
         padding = layer.padding
         inside = layer.padding_mode == "zeros" and not isinstance(padding, str)  # the product pads by itself
-        kernel = as_wide(exact(layer.weight.detach()), weights)
+        kernel = as_wide(at_least_float32(layer.weight.detach()), weights)
         total: Tensor | None = None
         # The product makes its own copies of both, too.
-        for some in call.chunks(2 * (prod(call.back.shape[1:]) + prod(call.inputs[0].shape[1:]))):
-            a, g = (as_wide(exact(values[some]), weights) for values in (call.inputs[0], call.back))
+        for some in call.chunks(2 * (prod(call.output_gradient.shape[1:]) + prod(call.inputs[0].shape[1:]))):
+            a, g = (
+                as_wide(at_least_float32(values[some]), weights) for values in (call.inputs[0], call.output_gradient)
+            )
             made: Tensor = torch.ops.aten.convolution_backward(
                 g * spread(weights[some], g),
                 a if inside else _padded(layer, a),
@@ -288,14 +292,22 @@ class ConvolutionRule(ProductRule):
     def weight(self, call: Call) -> Tensor:
         layer: Conv = call.module  # type: ignore[assignment]
         whole = Sizes.of(call).whole
-        parts = list(_gradients(layer, exact(call.inputs[0]), exact(call.back), whole))
+        parts = list(
+            _gradients(layer, at_least_float32(call.inputs[0]), at_least_float32(call.output_gradient), whole)
+        )
         return _as_weight(layer, torch.stack(parts, dim=1), whole)
 
     def bias(self, call: Call) -> Tensor:
-        return exact(call.back).flatten(2).sum(dim=2)
+        return at_least_float32(call.output_gradient).flatten(2).sum(dim=2)
 
     def term_norms(self, call: Call) -> dict[str, Tensor]:
         layer: Conv = call.module  # type: ignore[assignment]
-        a, g = square_sum(_padded(layer, exact(call.inputs[0]))).sqrt(), square_sum(exact(call.back)).sqrt()
-        sizes = {"weight": a * g * prod(layer.kernel_size) ** 0.5, "bias": g * call.back[0, 0].numel() ** 0.5}
+        a, g = (
+            square_sum(_padded(layer, at_least_float32(call.inputs[0]))).sqrt(),
+            square_sum(at_least_float32(call.output_gradient)).sqrt(),
+        )
+        sizes = {
+            "weight": a * g * prod(layer.kernel_size) ** 0.5,
+            "bias": g * call.output_gradient[0, 0].numel() ** 0.5,
+        }
         return {name: sizes[name] for name in call.names}

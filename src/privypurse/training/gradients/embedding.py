@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.numerics import as_wide, exact, from_grams, spread, square_sum
+from privypurse.training.gradients.numerics import as_wide, at_least_float32, from_grams, spread, square_sum
 from privypurse.training.gradients.rule import Call, Rule, handles
 
 
 def _tokens(call: Call) -> tuple[Tensor, Tensor]:
     """Indices (record, token) and the gradient of what they looked up, 0 where the table takes none."""
     layer: nn.Embedding = call.module  # type: ignore[assignment]
-    index = call.inputs[0].reshape(call.back.shape[0], -1)
-    g = exact(call.back).reshape(*index.shape, -1)
+    index = call.inputs[0].reshape(call.output_gradient.shape[0], -1)
+    g = at_least_float32(call.output_gradient).reshape(*index.shape, -1)
     if layer.padding_idx is not None:
         g = g.masked_fill((index == layer.padding_idx).unsqueeze(-1), 0.0)
     return index, g

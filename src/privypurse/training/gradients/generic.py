@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.numerics import exact
-from privypurse.training.gradients.rule import Call, Rule
+from privypurse.training.gradients.numerics import at_least_float32
+from privypurse.training.gradients.rule import RULES, Call, Rule
 
 _RECURRENT = {
     *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
@@ -34,7 +34,7 @@ class GenericRule(Rule):
     def per_record(self, call: Call) -> dict[str, Tensor]:
         layer = call.module
         parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
-        trained = {name: exact(parameters[name]) for name in call.names}
+        trained = {name: at_least_float32(parameters[name]) for name in call.names}
         buffers = dict(layer.named_buffers())
         given, form = tree_flatten(call.inputs)
         batched = [value for value in given if isinstance(value, Tensor)]
@@ -53,13 +53,14 @@ class GenericRule(Rule):
 
         gradient = torch.func.grad(pulled_back)
         each = torch.func.vmap(gradient, in_dims=(None, 0, *[0] * len(batched)))
-        back = tuple(map(exact, (call.back, *call.others)))
-        return dict(each(trained, back, *[exact(value) if value.is_floating_point() else value for value in batched]))
+        back = tuple(map(at_least_float32, (call.output_gradient, *call.other_output_gradients)))
+        inputs = [at_least_float32(value) if value.is_floating_point() else value for value in batched]
+        return dict(each(trained, back, *inputs))
 
 
 def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:
     """Each record runs alone; a tensor that cannot be taken apart by records would bring the others in."""
-    records = call.back.shape[0]
+    records = call.output_gradient.shape[0]
     shared = [value for value in batched if value.shape[:1] != (records,)]
     shared += [value for value in call.options.values() if isinstance(value, Tensor)]
     if shared:
@@ -84,7 +85,7 @@ def require_no_draws(layer: nn.Module, name: str) -> None:
     raise InvalidInput(
         f"layer {where} ({type(inner).__name__}) draws random numbers (dropout {rate}) inside "
         f"{type(layer).__name__}, which no rule knows (see docs/own-layers.md); set its dropout to 0, or split it "
-        "into layers that have rules (Linear, Conv, Embedding, LayerNorm, GroupNorm, RMSNorm)."
+        f"into layers that have rules ({', '.join(sorted(kind.__name__ for kind in RULES))})."
         + (" privypurse.fix(model) does so for MultiheadAttention." if attends else "")
         + (" A bare nn.Parameter beside such layers needs a leading dimension of 1: (1, …)." if bare else "")
     )

@@ -10,19 +10,19 @@ from torch import Tensor, nn
 from privypurse.training.gradients.numerics import (
     PASS,
     as_wide,
-    exact,
+    at_least_float32,
     from_grams,
     from_made,
     spread,
     square_sum,
 )
-from privypurse.training.gradients.product import ProductRule
 from privypurse.training.gradients.rule import Call, handles
+from privypurse.training.gradients.weight_and_bias import ProductRule
 
 
 def _tokens(values: Tensor) -> Tensor:
     """As (record, token, feature), in float32 or better."""
-    return exact(values).reshape(values.shape[0], -1, values.shape[-1])
+    return at_least_float32(values).reshape(values.shape[0], -1, values.shape[-1])
 
 
 def way_of(call: Call) -> Literal["outer", "keep", "forget", "ghost"]:
@@ -32,8 +32,8 @@ def way_of(call: Call) -> Literal["outer", "keep", "forget", "ghost"]:
     gradient itself, kept for the sum where it is small. Few tokens: their Gram matrices (ghost norm: Li et al. 2022,
     arXiv 2110.05679).
     """
-    inputs, outputs = call.inputs[0].shape[-1], call.back.shape[-1]
-    tokens = call.back[0].numel() // outputs
+    inputs, outputs = call.inputs[0].shape[-1], call.output_gradient.shape[-1]
+    tokens = call.output_gradient[0].numel() // outputs
     if tokens == 1:
         return "outer"
     if call.worth_keeping(inputs * outputs):
@@ -55,15 +55,15 @@ class LinearRule(ProductRule):
         """‖Σ_t g_t a_tᵀ‖² for every record."""
         way = way_of(call)
         if way == "outer":
-            return square_sum(_tokens(call.inputs[0])) * square_sum(_tokens(call.back))
-        inputs, outputs = call.inputs[0].shape[-1], call.back.shape[-1]
-        tokens = call.back[0].numel() // outputs
+            return square_sum(_tokens(call.inputs[0])) * square_sum(_tokens(call.output_gradient))
+        inputs, outputs = call.inputs[0].shape[-1], call.output_gradient.shape[-1]
+        tokens = call.output_gradient[0].numel() // outputs
         if way == "keep":
-            call.kept["weight"] = _made(_tokens(call.inputs[0]), _tokens(call.back))
+            call.kept["weight"] = _made(_tokens(call.inputs[0]), _tokens(call.output_gradient))
             return square_sum(call.kept["weight"])
         squares = []
         for some in call.chunks(2 * (tokens * tokens if way == "ghost" else inputs * outputs)):
-            a, g = _tokens(call.inputs[0][some]), _tokens(call.back[some])
+            a, g = _tokens(call.inputs[0][some]), _tokens(call.output_gradient[some])
             if way == "ghost":
                 grams = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
                 squares.append(from_grams(*grams, inputs + outputs + tokens))
@@ -72,7 +72,7 @@ class LinearRule(ProductRule):
         return torch.cat(squares)
 
     def weight_sum(self, call: Call, weights: Tensor) -> Tensor:
-        a, g = (as_wide(_tokens(values), weights) for values in (call.inputs[0], call.back))
+        a, g = (as_wide(_tokens(values), weights) for values in (call.inputs[0], call.output_gradient))
         # Weights go into the smaller of the two: that is a copy.
         if a.shape[2] < g.shape[2]:
             a = a * spread(weights, a)
@@ -81,16 +81,19 @@ class LinearRule(ProductRule):
         return g.reshape(-1, g.shape[2]).T @ a.reshape(-1, a.shape[2])
 
     def in_order(self, call: Call, kept: Tensor) -> Tensor:
-        return kept.reshape(call.back.shape[-1], call.inputs[0].shape[-1])
+        return kept.reshape(call.output_gradient.shape[-1], call.inputs[0].shape[-1])
 
     def weight(self, call: Call) -> Tensor:
-        return _made(_tokens(call.inputs[0]), _tokens(call.back))
+        return _made(_tokens(call.inputs[0]), _tokens(call.output_gradient))
 
     def bias(self, call: Call) -> Tensor:
-        g = _tokens(call.back)
+        g = _tokens(call.output_gradient)
         return g.sum(dim=1) if g.shape[1] > 1 else g[:, 0]
 
     def term_norms(self, call: Call) -> dict[str, Tensor]:
-        a, g = square_sum(exact(call.inputs[0])).sqrt(), square_sum(exact(call.back)).sqrt()
+        a, g = (
+            square_sum(at_least_float32(call.inputs[0])).sqrt(),
+            square_sum(at_least_float32(call.output_gradient)).sqrt(),
+        )
         sizes = {"weight": a * g, "bias": g * self.summands(call) ** 0.5}
         return {name: sizes[name] for name in call.names}

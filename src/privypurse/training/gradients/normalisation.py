@@ -7,7 +7,7 @@ from abc import abstractmethod
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privypurse.training.gradients.numerics import exact
+from privypurse.training.gradients.numerics import at_least_float32
 from privypurse.training.gradients.rule import Call, Rule, handles
 
 
@@ -25,9 +25,11 @@ class _ScaleAndShift(Rule):
         return values.flatten(2).sum(dim=2) if values.dim() > 2 else values
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
-        g, out = exact(call.back), {}
+        g, out = at_least_float32(call.output_gradient), {}
         if "weight" in call.names:
-            out["weight"] = self.summed(call.module, g * self.normalised(call.module, exact(call.inputs[0])))
+            out["weight"] = self.summed(
+                call.module, g * self.normalised(call.module, at_least_float32(call.inputs[0]))
+            )
         if "bias" in call.names:
             out["bias"] = self.summed(call.module, g)
         return out

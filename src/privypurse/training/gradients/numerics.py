@@ -42,7 +42,7 @@ def _set(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def exact(values: Tensor) -> Tensor:
+def at_least_float32(values: Tensor) -> Tensor:
     """The same values in float32, or in float64 if they are."""
     return values if values.dtype in (torch.float32, torch.float64) else values.to(torch.float32)
 
@@ -105,7 +105,7 @@ def as_wide(values: Tensor, weights: Tensor) -> Tensor:
     What a norm was taken of is computed as it was for the norm, and widened then: where terms cancel, more digits
     would give another gradient than the one that was measured.
     """
-    return values.to(torch.promote_types(exact(values[:0]).dtype, weights.dtype))
+    return values.to(torch.promote_types(at_least_float32(values[:0]).dtype, weights.dtype))
 
 
 def weighted_rows(each: Tensor, weights: Tensor) -> Tensor:

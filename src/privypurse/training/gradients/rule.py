@@ -5,7 +5,7 @@ One file of this room holds one kind's rule. A layer of one's own gets one in th
     @handles(MyLayer)
     class MyRule(Rule):
         def per_record(self, call):
-            return {"weight": call.back * call.inputs[0]}
+            return {"weight": call.output_gradient * call.inputs[0]}
 
 `check_rule` compares it with autograd, one record at a time. docs/own-layers.md tells the rest.
 """
@@ -21,20 +21,20 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.numerics import exact, square_sum, weighted_total
+from privypurse.training.gradients.numerics import at_least_float32, square_sum, weighted_total
 
 _AT_ONCE = 2**28  # elements of temporaries at once on a GPU, which idles between pieces: a gigabyte
 _IN_CACHE = 2**20  # the same on a CPU: more than its nearer caches hold is no faster
 
 
 @dataclass
-class Room:
-    """How many elements of per-example gradients may still be kept, by all layers together."""
+class GradientCache:
+    """What may be kept of per-example gradients: how many more elements, by all layers together."""
 
     left: int = 0
 
     def take(self, elements: int) -> bool:
-        """Whether there is room for so many; then it is taken."""
+        """Whether so many fit; then their space is taken."""
         if elements > self.left:
             return False
         self.left -= elements
@@ -53,20 +53,20 @@ class Call:
     options: dict[str, Any] = field(default_factory=dict)
     """What the layer was given by keyword."""
     gradient: Tensor | None = None
-    others: tuple[Tensor, ...] = ()
+    other_output_gradients: tuple[Tensor, ...] = ()
     """The gradients of further outputs that are watched."""
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Per-example gradients that the norms had to materialise, so that the sum need not make them again."""
     settled: bool = False
     """Whether all per-example gradients are kept, and nothing else is."""
-    room: Room = field(default_factory=Room)
+    cache: GradientCache = field(default_factory=GradientCache)
     way: Any = None
     """How the rule took the norms, where the sum has to know."""
     open: Callable[[], bool] | None = None
     """Whether a gradient may come back now; without, it always may."""
 
     @property
-    def back(self) -> Tensor:
+    def output_gradient(self) -> Tensor:
         """The gradient of the loss with respect to the layer's output; the first dimension counts records."""
         assert self.gradient is not None
         return self.gradient
@@ -81,18 +81,19 @@ class Call:
         """The same call for some of the records."""
         inputs = tree_map(lambda value: value[some] if isinstance(value, Tensor) else value, self.inputs)
         kept = {name: value[some] for name, value in self.kept.items()}
-        return Call(self.module, self.rule, self.names, inputs, self.options, self.back[some], (), kept, self.settled)
+        gradient = self.output_gradient[some]
+        return Call(self.module, self.rule, self.names, inputs, self.options, gradient, (), kept, self.settled)
 
     def keep(self, gradients: dict[str, Tensor]) -> None:
         """Go on with per-example gradients alone. Of inputs and output gradient only the shapes stay."""
         self.kept, self.settled = gradients, True
         self.inputs = tree_map(lambda value: _shape_of(value) if isinstance(value, Tensor) else value, self.inputs)
-        self.gradient, self.others = _shape_of(self.back), ()
+        self.gradient, self.other_output_gradients = _shape_of(self.output_gradient), ()
 
     def worth_keeping(self, size: int) -> bool:
         """Whether per-example gradients of ``size`` elements are small beside what the tape holds for this call."""
-        held: int = self.inputs[0].numel() + self.back.numel()
-        return 2 * size * self.back.shape[0] <= held
+        held: int = self.inputs[0].numel() + self.output_gradient.numel()
+        return 2 * size * self.output_gradient.shape[0] <= held
 
     def chunks(self, each: int) -> list[slice]:
         """The records in runs, so that temporaries of ``each`` elements a record stay small at once.
@@ -100,9 +101,9 @@ class Call:
         On a CPU as much as its caches hold. A GPU wants work in one piece: as much as a quarter of what the tape
         holds for this call anyway. Depends on shapes alone, so a captured graph may hold it.
         """
-        records, most = self.back.shape[0], _IN_CACHE
-        if self.back.device.type != "cpu":
-            most = max(_AT_ONCE, (self.inputs[0].numel() + self.back.numel()) // 4)
+        records, most = self.output_gradient.shape[0], _IN_CACHE
+        if self.output_gradient.device.type != "cpu":
+            most = max(_AT_ONCE, (self.inputs[0].numel() + self.output_gradient.numel()) // 4)
         size = max(1, min(records, most // max(1, each)))
         pieces = -(-records // size)
         size = -(-records // max(1, pieces))  # even pieces: a small rest would cost as much as a whole
@@ -123,7 +124,7 @@ class Rule(ABC):
 
     The contract, which clipping relies on:
 
-    - The gradient of record i is made of row i of ``call.inputs`` and of ``call.back`` alone.
+    - The gradient of record i is made of row i of ``call.inputs`` and of ``call.output_gradient`` alone.
     - `squared_norms` is never below the squared norm of what `weighted_sum` adds up for that record, rounding
       included: a norm too small lets a record contribute more than its clip norm. A little too large is sound.
     - `weighted_sum` adds up in what the weights are in, float64 where they are. What is not finite was made 0 before.
@@ -154,7 +155,7 @@ class Rule(ABC):
                 f"the rule of {type(call.module).__name__} gives gradients of {', '.join(made) or 'nothing'}; it "
                 f"must give those of {', '.join(call.names)} (docs/own-layers.md)"
             )
-        call.keep({name: exact(value) for name, value in made.items()})
+        call.keep({name: at_least_float32(value) for name, value in made.items()})
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         """For each parameter the squared norm of every record's gradient, or a little more."""
@@ -174,9 +175,9 @@ class Rule(ABC):
 
     def summands(self, call: Call) -> int:
         """How many numbers at most add up to one entry of a record's gradient: one for each token or place."""
-        several = self.features is not None and call.back.dim() > 1
-        width = call.back.shape[self.features] if several else 1  # type: ignore[index]
-        return max(1, call.back[0].numel() // max(1, width))
+        several = self.features is not None and call.output_gradient.dim() > 1
+        width = call.output_gradient.shape[self.features] if several else 1  # type: ignore[index]
+        return max(1, call.output_gradient[0].numel() // max(1, width))
 
 
 RULES: dict[type[nn.Module], Rule] = {}

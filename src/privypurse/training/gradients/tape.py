@@ -20,13 +20,13 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.bare import BARE, is_bare
+from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER, takes_expanded_parameters
 from privypurse.training.gradients.generic import GENERIC, require_no_draws
 from privypurse.training.gradients.rule import RULES, Call, Rule
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
-from privypurse.training.isolation.replacing import detached
-from privypurse.training.keying import keyed, seeds
+from privypurse.training.isolation.replaced_records import detached
+from privypurse.training.step_randomness import keyed, seeds
 
 
 class _Tap(torch.autograd.Function):
@@ -48,7 +48,7 @@ class _Tap(torch.autograd.Function):
         if ctx.call.gradient is not None:
             raise InvalidInput("backward was run twice through one forward pass; run the forward pass again")
         ctx.call.gradient, *others = (gradient.detach() for gradient in gradients)
-        ctx.call.others = tuple(others)
+        ctx.call.other_output_gradients = tuple(others)
         ctx.call.rule.settle(ctx.call)
         return None, None, *gradients
 
@@ -86,7 +86,7 @@ class Tape:
 
     @property
     def device(self) -> torch.device:
-        return self.finished()[0].back.device
+        return self.finished()[0].output_gradient.device
 
     def finished(self) -> list[Call]:
         """The calls through which a gradient came back."""
@@ -101,7 +101,7 @@ def watched_layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn
     whole = parametrize.is_parametrized(model) or (rule is not None and rule.whole_module)
     own = [parameter for parameter in model.parameters(recurse=whole) if parameter.requires_grad]
     if own:
-        rule = rule or (BARE if is_bare(model, own) else GENERIC)
+        rule = rule or (EXPANDED_PARAMETER if takes_expanded_parameters(model, own) else GENERIC)
         if rule.whole_module:
             require_known_apart(model.named_modules(), prefix)
         if rule is GENERIC:
@@ -152,10 +152,10 @@ class Recorder:
         handles = [
             module.register_forward_hook(self._hook(tape, module, rule, names), with_kwargs=True)
             for module, rule, names in self._watched
-            if rule is not BARE
+            if rule is not EXPANDED_PARAMETER
         ]
-        bare = [(module, names) for module, rule, names in self._watched if rule is BARE]
-        for module, names in bare:
+        expanded = [(module, names) for module, rule, names in self._watched if rule is EXPANDED_PARAMETER]
+        for module, names in expanded:
             for local in names:
                 module.__dict__[local] = self._copies(tape, module, local, names[local])  # hides the parameter
         try:
@@ -163,15 +163,15 @@ class Recorder:
         finally:
             for handle in handles:
                 handle.remove()
-            for module, names in bare:
+            for module, names in expanded:
                 for local in names:
                     module.__dict__.pop(local, None)
 
     def _copies(self, tape: Tape, module: nn.Module, local: str, name: str) -> Tensor:
-        """A copy of a bare parameter for each record."""
+        """A copy of an expanded parameter for each record."""
         value = module.get_parameter(local).detach()
         copies = value.expand(tape.records, *value.shape[1:])
-        call = Call(module, BARE, {local: name}, (copies,), open=tape.open)
+        call = Call(module, EXPANDED_PARAMETER, {local: name}, (copies,), open=tape.open)
         tape.calls.append(call)
         tapped = _Tap.apply(self._anchor(value.device), call, copies)  # type: ignore[no-untyped-call]
         return tapped[0]  # type: ignore[no-any-return]

@@ -13,12 +13,12 @@ from torch import Tensor
 from privypurse._validate import integer, real
 from privypurse.accounting.filters import Filter
 from privypurse.accounting.odometer import Odometer
-from privypurse.accounting.step_filter import StepFilter
+from privypurse.accounting.sampled_step_filter import StepFilter
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 from privypurse.plans.level_table import in_every_step
 from privypurse.training.fingerprints import data_of
-from privypurse.training.gradients.clipped import MARGIN
+from privypurse.training.gradients.clipping import MARGIN
 from privypurse.training.individual.early_stopping import EarlyStopping
 from privypurse.training.individual.norm_passes import NormPasses, Right, most_likely
 from privypurse.training.individual.spending import Spending

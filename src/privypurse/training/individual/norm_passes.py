@@ -15,10 +15,10 @@ from privypurse.arrays import FloatArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import norms, recorded
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
-from privypurse.training.keying import keyed
-from privypurse.training.loading import Order
 from privypurse.training.planned_records import Batch, PlannedRecords, moved
+from privypurse.training.record_data import Order
 from privypurse.training.setup import Setup, modes_kept
+from privypurse.training.step_randomness import keyed
 
 _AT_ONCE = {"cuda": 4096}
 _AT_ONCE_ELSEWHERE = 512

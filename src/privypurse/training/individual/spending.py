@@ -40,7 +40,7 @@ class Spending:
     """Steps before a crash of which only the number is known; they are charged in full."""
 
     def __repr__(self) -> str:
-        who = "record" if self.plan.roll is None else "id"
+        who = "record" if self.plan.keyed_ids is None else "id"
         return f"Spending({self.plan.people:,} people, {self.reading}; sensitive: epsilon(), of({who}), active)"
 
     @property
@@ -73,7 +73,7 @@ class Spending:
 
         Where the plan was made without ids, ``person`` is the number of one of their records.
         """
-        unit = self._record(person) if self.plan.roll is None else self.plan.roll.unit_of(person)
+        unit = self._record(person) if self.plan.keyed_ids is None else self.plan.keyed_ids.unit_of(person)
         return float(self._epsilon(np.array([unit], dtype=np.int64), accountant, None)[0])
 
     def _record(self, record: Any) -> int:

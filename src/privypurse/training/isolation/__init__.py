@@ -1,7 +1,7 @@
 """Isolation: what is computed for one record depends on no other record (rule 12, docs/soundness.md#isolation).
 
 Clipping bounds what a record contributes only if its per-example gradient is made of that record alone, so whatever
-could mix records is checked, and refused with a mend. What is checked, where and when:
+could mix records is checked, and refused with a hint what to do instead. What is checked, where and when:
 
 =====================  ========================================================  ================================
 What                   How                                                       When
@@ -15,6 +15,7 @@ a loop (`tracking`)    the record dimension followed from loader to loss        
 =====================  ========================================================  ================================
 
 The first five compare: the same question is asked with other records beside a record, and the same random numbers
-(`replacing`, `training/keying.py`). The last one proves: only operations that are known to keep records apart lead
-from the loader's batch to a loss. Randomness must not tell who was drawn either; `training/keying.py` says why.
+(`replaced_records`, `training/step_randomness.py`). The last one proves: only operations that are known to keep
+records apart lead from the loader's batch to a loss. Randomness must not tell who was drawn either;
+`training/step_randomness.py` says why.
 """

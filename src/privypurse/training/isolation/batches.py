@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
-from privypurse.training.keying import keyed, keyed_apart, made_with
+from privypurse.training.step_randomness import keyed, keyed_apart, made_with
 
 Collate = Callable[[list[Any]], Any]
 Fetch = Callable[[list[int]], list[Any]]

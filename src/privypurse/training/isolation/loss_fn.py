@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.isolation.replacing import detached, first_rows, halves, with_others
-from privypurse.training.keying import made_with
+from privypurse.training.isolation.replaced_records import detached, first_rows, halves, with_others
+from privypurse.training.step_randomness import made_with
 
 Loss = Callable[[Any, Any], Tensor]
 """loss_fn(output, y): one loss for each record, which depends on no other record."""

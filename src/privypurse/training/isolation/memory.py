@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.keying import GENERATORS, state_of
+from privypurse.training.step_randomness import GENERATORS, state_of
 
 _DEEPEST = 12  # containers inside of containers, and objects inside of objects
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

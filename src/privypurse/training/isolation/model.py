@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.bare import BARE
+from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.dropout import DropoutOff
 from privypurse.training.isolation.memory import Memory, fingerprint
-from privypurse.training.isolation.replacing import counts_records, first_rows, halves, with_others
-from privypurse.training.keying import keyed, made_with
+from privypurse.training.isolation.replaced_records import counts_records, first_rows, halves, with_others
+from privypurse.training.step_randomness import keyed, made_with
 
 # Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
 # entry. First in full floats, then where shorter ones may enter.
@@ -58,7 +58,7 @@ def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[
             other, left_now = trial.run(with_others(given, kept, records))
             _require_same_rows(whole, other, kept)
             _require_no_memory(left.other_than(left_now))
-            if any(rule is BARE for _, _, rule in recorder.layers):
+            if any(rule is EXPANDED_PARAMETER for _, _, rule in recorder.layers):
                 _require_own_copies(trial.back(kept=kept), kept, records)
         kept, others = halves(records)
         quiet, loud = (_came_back(trial, rows) for rows in (others[:0], others))
@@ -122,7 +122,7 @@ def _came_back(trial: _Trial, louder: Tensor) -> Seen:
         calls = trial.back(louder=louder).finished()
     except InvalidInput:
         return []  # a loss of everything that the model gives is not what will be asked
-    return [(call.path, value) for call in calls for value in (*call.kept.values(), call.back)]
+    return [(call.path, value) for call in calls for value in (*call.kept.values(), call.output_gradient)]
 
 
 def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
@@ -142,7 +142,9 @@ def _require_own_copies(tape: Tape, kept: Tensor, records: int) -> None:
     """Raise if something came back from the kept records to other records' copies of a bare parameter."""
     others = torch.ones(records, dtype=torch.bool).index_fill(0, kept, False)
     for call in tape.finished():
-        if call.rule is BARE and bool(next(iter(call.kept.values()))[others.to(call.back.device)].any()):
+        if call.rule is EXPANDED_PARAMETER and bool(
+            next(iter(call.kept.values()))[others.to(call.output_gradient.device)].any()
+        ):
             raise InvalidInput(
                 f"{next(iter(call.names.values()))} is used by one record for another: while training every record "
                 "has a copy of a parameter whose leading dimension is 1, so let it broadcast over records (x + "
@@ -219,7 +221,7 @@ def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) 
 
         return note
 
-    watched = [(name, module) for name, module, rule in recorder.layers if rule is not BARE]
+    watched = [(name, module) for name, module, rule in recorder.layers if rule is not EXPANDED_PARAMETER]
     handles = [module.register_forward_hook(noting(name)) for name, module in watched]
     try:
         output = recorder.model(*inputs, **options)

@@ -38,7 +38,10 @@ class Mixture(nn.Module):
 
 class MixtureRule(Rule):
     def per_record(self, call: Call) -> dict[str, Tensor]:
-        full = {"share": torch.einsum("btf,bf->bt", call.inputs[0], call.back), "shift": call.back}
+        full = {
+            "share": torch.einsum("btf,bf->bt", call.inputs[0], call.output_gradient),
+            "shift": call.output_gradient,
+        }
         return {name: full[name] for name in call.names}
 
 
@@ -79,6 +82,32 @@ def test_a_registered_rule_gives_what_autograd_gives_one_record_at_a_time(frozen
     check_rule(Mixture(), torch.randn(5, 3, 4))
 
 
+class Drawing(nn.Module):
+    """Draws inside, and no rule knows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.drop = nn.Parameter(torch.ones(4)), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.drop(x * self.weight)
+        return result
+
+
+def test_the_error_about_a_layer_that_draws_names_every_layer_with_a_rule() -> None:
+    """One that has just got its rule is named too."""
+    fresh = type("JustRegistered", (nn.Module,), {})
+    with pytest.raises(pp.InvalidInput, match=r"have rules \(.*Linear") as before:
+        Recorder(Drawing())
+    handles(fresh)(MixtureRule)
+    try:
+        with pytest.raises(pp.InvalidInput, match=r"have rules \(.*JustRegistered.*Linear"):
+            Recorder(Drawing())
+    finally:
+        del RULES[fresh]
+    assert "JustRegistered" not in str(before.value)
+
+
 class Block(nn.Module):
     """All that it trains lies in layers inside."""
 
@@ -95,7 +124,7 @@ class BlockRule(Rule):
     whole_module = True
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
-        return {"inside.0.weight": torch.einsum("bi,bj->bij", call.back, call.inputs[0])}
+        return {"inside.0.weight": torch.einsum("bi,bj->bij", call.output_gradient, call.inputs[0])}
 
 
 def test_a_rule_may_answer_for_all_that_is_inside() -> None:

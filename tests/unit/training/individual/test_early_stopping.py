@@ -163,7 +163,7 @@ def test_a_person_counts_at_most_once() -> None:
     _, optimizer, _ = pp.make_private(
         model, torch.optim.SGD(model.parameters(), lr=0.1), data(), plan, loss_fn=LOSS, max_records_per_person=4
     )
-    passes: NormPasses = optimizer._attendance.run.accounting._passes  # type: ignore[union-attr]
+    passes: NormPasses = optimizer._current_batch.run.accounting._passes  # type: ignore[union-attr]
     for wild, counted in ((3.0, 1.0), (math.inf, 1.0), (-3.0, 0.0), (math.nan, 0.0)):
         found = passes.right(0, np.arange(12), lambda out, y, wild=wild: torch.full((len(y),), wild))
         assert np.array_equal(found, np.full(12, counted))
@@ -196,7 +196,7 @@ def test_steps_never_use_what_questions_cost(monkeypatch: pytest.MonkeyPatch, st
         optimizer.zero_grad()
         F.cross_entropy(private(x), y).backward()
         optimizer.step()
-    accounting: Any = optimizer._attendance.run.accounting
+    accounting: Any = optimizer._current_batch.run.accounting
     plateau = isinstance(stop, pp.StopAtPlateau)
     if batch_size == 40:
         spent = optimizer.spending().meter

@@ -70,7 +70,7 @@ class Loop:
         optimizer = torch.optim.SGD(self.inner.parameters(), lr=options.pop("lr", 0.5), momentum=0.5)
         options = {"individual": pp.Individual(), "loss_fn": LOSS} | options
         self.model, self.optimizer, self.loader = pp.make_private(self.inner, optimizer, dataset, plan, **options)
-        self.run: PrivateRun = self.optimizer._attendance.run
+        self.run: PrivateRun = self.optimizer._current_batch.run
         torch.manual_seed(7)
         self._batches = iter(self.loader)
 
@@ -773,7 +773,7 @@ def test_breaking_off_between_look_and_release(mode: str) -> None:
         loop.optimizer.zero_grad()
         F.cross_entropy(loop.model(x), y).backward()
         if mode == "full batch":
-            loop.optimizer._attendance.clip()  # as far as the sum, and then no release
+            loop.optimizer._current_batch.clip()  # as far as the sum, and then no release
         loop._batches = iter(loop.loader)
         other.step()
         assert loop.optimizer.steps_taken == other.optimizer.steps_taken
@@ -806,7 +806,7 @@ def seen_by_others(dataset: TensorDataset, individual: pp.Individual, **options:
     loop.accounting._measure = partial(watched, loop.accounting)
     batches = []
     while (batch := loop.prepared()) is not None:
-        batches.append((len(batch[0]), loop.optimizer._attendance._batch.units.tolist()))
+        batches.append((len(batch[0]), loop.optimizer._current_batch._batch.units.tolist()))
         loop.take(*batch)
     return times, batches, loop.optimizer.steps_taken
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training import loop
-from privypurse.training.gradients import clipped
+from privypurse.training.gradients import clipping
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
 LOSS = partial(F.cross_entropy, reduction="none")
@@ -112,9 +112,9 @@ def test_how_many_records_somebody_has_moves_nobody_else(how: str, each: int) ->
 
 def test_a_bound_by_the_largest_of_all_would_move_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: everybody's norm with the rounding of whoever has most records."""
-    honest = clipped._never_too_small
+    honest = clipping._never_too_small
     monkeypatch.setattr(
-        clipped,
+        clipping,
         "_never_too_small",
         lambda squares, terms, added: honest(squares, terms, added.max().expand_as(added)),
     )

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, TensorDataset
 import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.randomness import SecureRandomness
-from privypurse.training import keying
+from privypurse.training import step_randomness
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 LOSS = partial(F.cross_entropy, reduction="none")
@@ -369,13 +369,13 @@ class Late(nn.Module):
 @WAYS
 def test_later_steps_are_looked_at_by_chance(way: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     """150 steps, each with one chance in ten: all are missed once in two million runs."""
-    monkeypatch.setattr(keying, "_LATER", 0.1)
+    monkeypatch.setattr(step_randomness, "_LATER", 0.1)
     with pytest.raises(pp.InvalidInput, match="other records in the batch"):
         way(Late(10), people(), steps=150)
 
 
 def test_later_looks_come_as_often_as_is_said() -> None:
-    keys = keying.Keys(SecureRandomness())
+    keys = step_randomness.Keys(SecureRandomness())
     keys.begin(1)
     assert [keys.due("something") for _ in range(2)] == [True, True]
     due = sum(keys.due("something") for _ in range(20_000))
@@ -483,11 +483,11 @@ def test_breaking_off_until_the_draw_is_liked_changes_nothing(seed: int | None, 
 
     def begun() -> tuple[list[int], Tensor]:
         for x, _ in loader:
-            return model._attendance._batch.records.tolist(), x
+            return model._current_batch._batch.records.tolist(), x
         raise AssertionError
 
     joined = 0
-    while optimizer.steps_taken < model._attendance.run.plan.steps:
+    while optimizer.steps_taken < model._current_batch.run.plan.steps:
         first, again, third = begun(), begun(), begun()
         assert first[0] == again[0] == third[0]
         assert torch.equal(first[1], third[1])
@@ -526,7 +526,7 @@ def test_draws_of_different_steps_and_runs_differ() -> None:
     for _ in range(2):
         model, optimizer, loader = drawn(steps=10)
         for x, y in loader:
-            found.append(tuple(model._attendance._batch.records.tolist()))
+            found.append(tuple(model._current_batch._batch.records.tolist()))
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
     assert len(set(found)) == 20
@@ -575,7 +575,7 @@ def test_a_loss_that_draws_for_each_record_is_not() -> None:
 
 
 def test_a_loss_that_begins_to_mix_later_is_seen_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keying, "_LATER", 0.1)
+    monkeypatch.setattr(step_randomness, "_LATER", 0.1)
     calls = []
 
     def late(output: Tensor, y: Tensor) -> Tensor:

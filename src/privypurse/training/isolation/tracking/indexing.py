@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from privypurse.training.isolation.tracking.crossing import Known
 from privypurse.training.isolation.tracking.operation import Operation, require_constant
+from privypurse.training.isolation.tracking.record_sum import Known
 from privypurse.training.isolation.tracking.states import Mixed, Places, Rows, state_of
 
 _ORDERS = ("sort()", "argsort()")
@@ -159,7 +159,7 @@ def _paired(op: Operation, value: Tensor, state: Rows, items: list[Any]) -> Rows
         if isinstance(owner, Rows) and not owner.places.same(places):
             raise op.refusal("takes entries by other records' values")
         if owner is None and _advanced(item):
-            require_constant(op, item, 0)
+            require_constant(f"{op.name}()", item, 0)
     return Rows(places, 0)
 
 
@@ -194,6 +194,6 @@ def require_own_rows(op: Operation) -> None:
         at = found.dim - (target[index].dim() - value.dim())
     own = state_of(value)
     if own is None and at >= 0:
-        require_constant(op, value, at)
+        require_constant(f"{op.name}()", value, at)
     if own is not None and (not isinstance(own, Rows) or own.dim != at or not own.places.same(found.places)):
         raise op.refusal("writes one record's values into another's rows")

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import _reduction
 from torch.nn import functional as F
 
-from privypurse.training.isolation.tracking.crossing import Known, by_record, over_records, own_counts, per_record
-from privypurse.training.isolation.tracking.entries import aligned
-from privypurse.training.isolation.tracking.operation import Operation, Rule, require_constant
+from privypurse.training.isolation.tracking.elementwise import aligned
+from privypurse.training.isolation.tracking.operation import Operation, Propagation, require_constant
+from privypurse.training.isolation.tracking.record_sum import Known, by_record, over_records, own_counts, per_record
 from privypurse.training.isolation.tracking.states import Rows, plain, require_rows, state_of
 
 _OF_CLASSES = ("weight", "pos_weight")
@@ -67,7 +67,7 @@ def _rows(op: Operation, given: dict[str, Any]) -> tuple[Tensor, Rows]:
         if of_rows and state_of(value) is None and value.shape[0] != 1:
             if value.shape[0] != places.size:
                 raise op.refusal(f"takes {name} of {value.shape[0]} rows for {places.size}")
-            require_constant(op, value, 0)
+            require_constant(f"{op.name}()", value, 0)
     losses = _each(op, given)
     if losses.dim() == 0 or losses.shape[0] != places.size:
         raise op.refusal("gives other rows than one for each that it was given")
@@ -124,7 +124,7 @@ def _counted(given: dict[str, Any], target: Tensor, state: Rows) -> Tensor:
 
 
 _BROADCAST = (F.gaussian_nll_loss, F.multilabel_soft_margin_loss)
-_KINDS: dict[Rule, str] = {
+_KINDS: dict[Propagation, str] = {
     by_class: "cross_entropy nll_loss",
     by_entry: """
         binary_cross_entropy binary_cross_entropy_with_logits hinge_embedding_loss huber_loss kl_div l1_loss mse_loss
@@ -135,4 +135,4 @@ _KINDS: dict[Rule, str] = {
         multilabel_soft_margin_loss triplet_margin_loss
     """,
 }
-LOSSES: dict[Any, Rule] = {getattr(F, name): rule for rule, names in _KINDS.items() for name in names.split()}
+LOSSES: dict[Any, Propagation] = {getattr(F, name): rule for rule, names in _KINDS.items() for name in names.split()}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
-from privypurse.training.isolation.tracking.crossing import FOREIGN, MEND, Known
+from privypurse.training.isolation.tracking.record_sum import FOREIGN, HINT, Known
 from privypurse.training.isolation.tracking.states import Mixed, Places, Rows, state_of
 
 
@@ -77,7 +77,7 @@ class Operation:
         return tuple(given) if isinstance(given, list | tuple | torch.Size) else tuple(self.args[position:])
 
     def refusal(self, what: str) -> InvalidInput:
-        return InvalidInput(f"{self.name}() {what}, so a record's loss would hang on other records. {MEND}")
+        return InvalidInput(f"{self.name}() {what}, so a record's loss would hang on other records. {HINT}")
 
     def one_place(self) -> Places:
         """Whose the rows of all tracked tensors are, if they agree."""
@@ -108,18 +108,22 @@ class Operation:
         return Known(self.result, Mixed(origin))
 
 
-Rule = Callable[[Operation], Rows | Known]
+Propagation = Callable[[Operation], Rows | Known]
 """Says whose rows the result has, or makes a result of its own; raises where records would mix."""
 
 
-def require_constant(op: Operation, value: Tensor, dim: int) -> None:
-    """Raise unless an untracked tensor is the same for every record: one by position moves with who was drawn."""
+def require_constant(taker: str, value: Tensor, dim: int) -> None:
+    """Raise unless an untracked tensor is the same for every record: one by position moves with who was drawn.
+
+    ``taker`` is what takes it, in the words of the error: "add()", "the model".
+    """
     if value.shape[dim] <= 1 or value.stride(dim) == 0:
         return
     if not bool((value == value.narrow(dim, 0, 1)).all()):
         raise InvalidInput(
-            f"{op.name}() takes a tensor of shape {tuple(value.shape)} with an entry for each record that is not "
+            f"{taker} takes a tensor of shape {tuple(value.shape)} with an entry for each record that is not "
             "from the loader: what a record meets would hang on its place in the batch, and so on who else was "
-            "drawn. Let the dataset give it, make it of the loader's tensors (torch.rand_like, weights[labels]), or "
-            "keep to torch: values that went through NumPy or Python lists are not followed"
+            "drawn. Let the dataset give it, make it of the loader's tensors (torch.rand_like, weights[labels]), "
+            "register it as a buffer if it is a constant of the model, or keep to torch: values that went through "
+            "NumPy or Python lists are not followed"
         )

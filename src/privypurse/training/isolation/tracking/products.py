@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from privypurse.training.isolation.tracking.crossing import Known
 from privypurse.training.isolation.tracking.operation import Operation, require_constant
+from privypurse.training.isolation.tracking.record_sum import Known
 from privypurse.training.isolation.tracking.states import Rows, state_of
 
 _DROPOUT_OF_ATTENTION = 4
@@ -36,7 +36,7 @@ def multiplied(op: Operation) -> Rows:
     for value in op.public():
         at = dim - (dims - value.dim())
         if 0 <= at < value.dim() - 2:
-            require_constant(op, value, at)
+            require_constant(f"{op.name}()", value, at)
     return Rows(places, dim)
 
 
@@ -75,7 +75,7 @@ def attention(op: Operation) -> Rows:
         if state is None and number < _HEADS:
             raise op.refusal("takes query, key and value of records")
         if state is None and value.dim() > 2:
-            require_constant(op, value, 0)
+            require_constant(f"{op.name}()", value, 0)
     return Rows(places, 0)
 
 
@@ -93,7 +93,7 @@ def attention_of_heads(op: Operation) -> Known:
     if isinstance(mask, Tensor) and mask.dim() > 2:
         raise op.refusal("takes a mask for each record that is not from the loader")
     if isinstance(padding, Tensor) and state_of(padding) is None:
-        require_constant(op, padding, 0)
+        require_constant(f"{op.name}()", padding, 0)
     return Known(op.result, (Rows(places, 1), Rows(places, 0)))
 
 
@@ -107,5 +107,5 @@ def recurrent(op: Operation) -> Known:
     if draws or state.dim != (0 if op.args[-1] else 1) or value.dim() != 3:
         raise op.refusal("draws, or takes no batch of records")
     for each in states:
-        require_constant(op, each, 1)
+        require_constant(f"{op.name}()", each, 1)
     return Known(op.result, (state, *(Rows(state.places, 1) for _ in states)))

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from privypurse.training.isolation.tracking.crossing import Known
 from privypurse.training.isolation.tracking.operation import Operation, require_constant
+from privypurse.training.isolation.tracking.record_sum import Known
 from privypurse.training.isolation.tracking.states import Places, Rows, state_of
 
 
@@ -108,5 +108,5 @@ def stacked(op: Operation) -> Rows:
 def _side_by_side(op: Operation) -> Rows:
     at = op.one_dim()
     for value in op.public():
-        require_constant(op, value, at)
+        require_constant(f"{op.name}()", value, at)
     return Rows(op.one_place(), at)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from privypurse.training.isolation.tracking import entries, indexing, products, shapes
-from privypurse.training.isolation.tracking.entries import kept_unless
-from privypurse.training.isolation.tracking.operation import Rule
+from privypurse.training.isolation.tracking import elementwise, indexing, products, shapes
+from privypurse.training.isolation.tracking.elementwise import kept_unless
+from privypurse.training.isolation.tracking.operation import Propagation
 
 
 def _words(text: str) -> frozenset[str]:
@@ -51,8 +51,8 @@ LINEAR = _words("""
 ADDS = _words("add sub subtract stack cat")
 DIVIDES = _words("div divide true_divide")
 
-_KINDS: dict[Rule, str] = {
-    entries.elementwise: """
+_KINDS: dict[Propagation, str] = {
+    elementwise.elementwise: """
         add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow float_power neg
         negative positive abs absolute sign sgn exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal
         sigmoid tanh relu relu6 gelu silu mish elu selu celu leaky_relu softplus softsign hardtanh hardsigmoid
@@ -66,38 +66,38 @@ _KINDS: dict[Rule, str] = {
         bernoulli dropout alpha_dropout clone contiguous detach data zero fill copy normal uniform random
         exponential broadcast_tensors deg2rad rad2deg real
     """,
-    entries.where: "where",
-    entries.cast: """
+    elementwise.where: "where",
+    elementwise.cast: """
         to type float double half bfloat16 long int short bool byte char cpu cuda type_as pin_memory
     """,
-    partial(entries.reduced, kind="sum"): "sum",
-    partial(entries.reduced, kind="mean"): "mean",
-    entries.reduced: """
+    partial(elementwise.reduced, kind="sum"): "sum",
+    partial(elementwise.reduced, kind="mean"): "mean",
+    elementwise.reduced: """
         nansum nanmean prod logsumexp amax amin max min argmax argmin all any std var median nanmedian count_nonzero
         special_logsumexp
     """,
-    partial(entries.reduced, position=2): "norm linalg_norm linalg_vector_norm",
-    partial(entries.reduced, default=-1): "mode",
-    partial(entries.reduced, position=2, default=-1): "kthvalue",
-    entries.along: """
+    partial(elementwise.reduced, position=2): "norm linalg_norm linalg_vector_norm",
+    partial(elementwise.reduced, default=-1): "mode",
+    partial(elementwise.reduced, position=2, default=-1): "kthvalue",
+    elementwise.along: """
         softmax log_softmax softmin cumsum cumprod logcumsumexp cummax cummin flip special_softmax
         special_log_softmax
     """,
-    partial(entries.along, default=-1): "sort argsort glu",
-    partial(entries.along, position=4, default=-1): "gumbel_softmax",
-    partial(entries.along, position=2, default=-1): "topk diff",
-    partial(entries.along, position=2, default=1): "normalize",
-    partial(entries.along, position=2): "roll",
-    partial(entries.compared, position=2, default=1): "cosine_similarity",
-    partial(entries.compared, position=9, default=-1): "pairwise_distance",
-    entries.gathered: "gather take_along_dim scatter scatter_add scatter_reduce",
+    partial(elementwise.along, default=-1): "sort argsort glu",
+    partial(elementwise.along, position=4, default=-1): "gumbel_softmax",
+    partial(elementwise.along, position=2, default=-1): "topk diff",
+    partial(elementwise.along, position=2, default=1): "normalize",
+    partial(elementwise.along, position=2): "roll",
+    partial(elementwise.compared, position=2, default=1): "cosine_similarity",
+    partial(elementwise.compared, position=9, default=-1): "pairwise_distance",
+    elementwise.gathered: "gather take_along_dim scatter scatter_add scatter_reduce",
     kept_unless(lambda op, value, dim: dim == value.dim() - 1, "adds up over records"): "linear",
-    kept_unless(entries.rewrites_table, "rewrites the table where records look it up"): "embedding",
-    kept_unless(entries.normalises, "goes over records"): "layer_norm",
-    kept_unless(entries.uses_batch, "goes over records"): "batch_norm",
-    kept_unless(entries.pads, "puts rows that are not the loader's between records"): "pad",
-    kept_unless(entries.counts_classes, "without num_classes counts the classes in the batch"): "one_hot",
-    kept_unless(entries.not_images, "takes records first, then channels"): """
+    kept_unless(elementwise.rewrites_table, "rewrites the table where records look it up"): "embedding",
+    kept_unless(elementwise.normalises, "goes over records"): "layer_norm",
+    kept_unless(elementwise.uses_batch, "goes over records"): "batch_norm",
+    kept_unless(elementwise.pads, "puts rows that are not the loader's between records"): "pad",
+    kept_unless(elementwise.counts_classes, "without num_classes counts the classes in the batch"): "one_hot",
+    kept_unless(elementwise.not_images, "takes records first, then channels"): """
         conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool2d max_pool3d
         avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
         adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d group_norm
@@ -122,7 +122,7 @@ _KINDS: dict[Rule, str] = {
     indexing.in_pieces: "split chunk tensor_split split_with_sizes",
 }
 
-RULES: dict[str, Rule] = {name: rule for rule, names in _KINDS.items() for name in names.split()}
+PROPAGATIONS: dict[str, Propagation] = {name: rule for rule, names in _KINDS.items() for name in names.split()}
 
 _OPERATORS = {
     "bitwise_and": "__and__ __rand__ __iand__",

@@ -2,7 +2,7 @@
 
 Every tensor of the loader's batch and of the model's output knows what its rows are (`states`). Operations that are
 known to keep records apart pass (`table`); the only crossing of the record dimension is a sum or mean of what has a
-gradient, which gives a total (`crossing`); totals can be added and be multiplied by constants. Whatever else goes
+gradient, which gives a total (`record_sum`); totals can be added and be multiplied by constants. Whatever else goes
 over records, and whatever is not known, has no way back to the model: without a gradient it may be read (an
 accuracy, a printed loss), with one it is refused. So nothing depends on what the labels hold, only on how the loss is
 written.
@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from privypurse.errors import InvalidInput
-from privypurse.training.isolation.tracking import entries, indexing, table
-from privypurse.training.isolation.tracking.crossing import MEND, Known
+from privypurse.training.isolation.tracking import elementwise, indexing, table
 from privypurse.training.isolation.tracking.losses import LOSSES
 from privypurse.training.isolation.tracking.operation import Operation
+from privypurse.training.isolation.tracking.record_sum import HINT, Known
 from privypurse.training.isolation.tracking.states import Mixed, Rows, State, Total, plain, require_rows, state_of
-from privypurse.training.keying import keyed
+from privypurse.training.step_randomness import keyed
 
 _ONE_TENSOR = 2  # uses of a storage: by the tensor, and by whoever asks
 
@@ -105,7 +105,7 @@ def _by_rule(op: Operation) -> Known:
     _require_unmixed(op)
     if any(isinstance(state_of(value), Total) for value in op.tensors()):
         return Known(op.result, _of_totals(op))
-    rule = LOSSES.get(op.func) or table.RULES.get(op.name)
+    rule = LOSSES.get(op.func) or table.PROPAGATIONS.get(op.name)
     if rule is None:
         raise op.refusal("is not known to keep records apart")
     with _own_randomness(op):
@@ -132,7 +132,7 @@ def _require_unmixed(op: Operation) -> None:
         raise InvalidInput(
             f"{op.name}() brings what {mixed.origin} made of several records, or without a dimension of records, "
             "into a loss: a divisor or a mean made of the batch (a mask's sum, the class weights' sum, batch "
-            f"statistics, a loss made inside the model) gives every record a say in the others'. {MEND}"
+            f"statistics, a loss made inside the model) gives every record a say in the others'. {HINT}"
         )
 
 
@@ -179,8 +179,10 @@ def _in_place(op: Operation) -> Any:
 
 def _rows_after(op: Operation) -> Rows | None:
     """Whose rows the first argument would have; nothing is written yet."""
-    rules: dict[Any, Callable[[Operation], Rows]] = {each: each for each in (entries.elementwise, entries.gathered)}
-    rule = rules.get(table.RULES.get(op.name))
+    rules: dict[Any, Callable[[Operation], Rows]] = {
+        each: each for each in (elementwise.elementwise, elementwise.gathered)
+    }
+    rule = rules.get(table.PROPAGATIONS.get(op.name))
     return None if rule is None else rule(op)
 
 
@@ -233,7 +235,7 @@ def _require_root(state: State | None) -> None:
     if isinstance(state, Mixed):
         raise InvalidInput(
             f"backward() of what {state.origin} made without a dimension of records: a loss made inside the model, "
-            f"or of several records at once, cannot be taken apart by record; let the model give one for each. {MEND}"
+            f"or of several records at once, cannot be taken apart by record; let the model give one for each. {HINT}"
         )
     if not isinstance(state, Total):
-        raise InvalidInput(f"backward() of losses of single records. {MEND}")
+        raise InvalidInput(f"backward() of losses of single records. {HINT}")

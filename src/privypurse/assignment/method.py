@@ -15,7 +15,7 @@ from privypurse.budgets import Budgets
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseError
 from privypurse.plans import Promise, TrainingShape
-from privypurse.plans.commitment import Commitment
+from privypurse.plans.plan_base import PlanBase
 
 UNUSED = 0.99
 """Who spends less than this share of an ε that was aimed at is capped: not even the largest parameter uses it up."""
@@ -116,20 +116,20 @@ def require_budgets(budgets: Any) -> None:
         )
 
 
-def require_people(shape: TrainingShape, levels: Levels, mend: str) -> None:
+def require_people(shape: TrainingShape, levels: Levels, hint: str) -> None:
     """Raise if a batch is larger than all people together."""
     if shape.batch_size > levels.total:
         raise InvalidInput(
-            f"batch_size is {shape.batch_size:,}, but there are only {levels.total:,} people to draw from; {mend}"
+            f"batch_size is {shape.batch_size:,}, but there are only {levels.total:,} people to draw from; {hint}"
         )
 
 
 def whose(budgets: Budgets) -> dict[str, Any]:
     """What binds a plan or a schedule to the people of these budgets."""
-    return {"owner": None if budgets.person is None else budgets.owner, "roll": budgets.roll()}
+    return {"owner": None if budgets.person is None else budgets.owner, "keyed_ids": budgets.keyed_ids()}
 
 
-def refuse_overspending(made: Commitment, progress: Progress | None) -> None:
+def refuse_overspending(made: PlanBase, progress: Progress | None) -> None:
     """Compute everyone's ε anew from what was made, whatever the method believed: a promise must hold."""
     try:
         if made.promise is not Promise.NONE:

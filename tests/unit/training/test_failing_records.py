@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
-from privypurse.training import forgiving, loop
-from privypurse.training.gradients import clipped
+from privypurse.training import failing_records, loop
+from privypurse.training.gradients import clipping
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
 LOSS = partial(F.cross_entropy, reduction="none")
@@ -169,7 +169,7 @@ def test_whether_records_are_kept_apart_is_looked_at_elsewhere(
 ) -> None:
     calls: list[str] = []
     monkeypatch.setattr(loop, "require_isolated", lambda *_: calls.append("model"))
-    monkeypatch.setattr(clipped, "require_own_losses", lambda *_: calls.append("loss"))
+    monkeypatch.setattr(clipping, "require_own_losses", lambda *_: calls.append("loss"))
     trained(data(), planned(12), forgiving=forgiving)
     assert set(calls) == (set() if forgiving else {"model", "loss"})
 
@@ -234,13 +234,13 @@ def test_nobodys_presence_decides_how_others_round(size: int) -> None:
 def test_one_who_raises_costs_a_few_passes_and_not_one_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that can make a record raise could otherwise stall a client, or tell from the time that it did."""
     passes: list[int] = []
-    recorded = forgiving.recorded
+    recorded = failing_records.recorded
 
     def counted(recorder: Any, loss_fn: Any, inputs: tuple[Tensor, ...], *rest: Any) -> Any:
         passes.append(len(inputs[0]))
         return recorded(recorder, loss_fn, inputs, *rest)
 
-    monkeypatch.setattr(forgiving, "recorded", counted)
+    monkeypatch.setattr(failing_records, "recorded", counted)
     monkeypatch.setattr(loop, "one_shape", lambda *_: 128)
     x, y = cancelling(128).tensors
     x[77, 0] = BAD

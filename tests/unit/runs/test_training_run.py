@@ -18,7 +18,7 @@ from privypurse.runs.config import BuiltIn, parse_config
 from privypurse.runs.folder import RunFolder
 from privypurse.runs.planning import plan_of
 from privypurse.runs.records import Records, pixels, records_of
-from privypurse.runs.train import train_by
+from privypurse.runs.training_run import train_by
 from privypurse.training.evaluation import score
 
 CONFIG = """

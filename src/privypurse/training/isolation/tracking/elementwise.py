@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privypurse.training.isolation.tracking.crossing import Known, over_records, per_record
-from privypurse.training.isolation.tracking.operation import Operation, Rule, require_constant
+from privypurse.training.isolation.tracking.operation import Operation, Propagation, require_constant
+from privypurse.training.isolation.tracking.record_sum import Known, over_records, per_record
 from privypurse.training.isolation.tracking.states import Rows, plain, state_of
 
 
@@ -33,7 +33,7 @@ def aligned(op: Operation, operands: list[Tensor]) -> Rows:
     for value in operands:
         at = dim - (len(shape) - value.dim())
         if state_of(value) is None and at >= 0:
-            require_constant(op, value, at)
+            require_constant(f"{op.name}()", value, at)
     return Rows(places, dim)
 
 
@@ -105,13 +105,13 @@ def gathered(op: Operation) -> Rows:
         raise op.refusal("looks up entries over records")
     for each in op.public():
         if each.dim():
-            require_constant(op, each, at)
+            require_constant(f"{op.name}()", each, at)
             if each.shape[at] != places.size:
                 raise op.refusal("looks up entries over records")
     return Rows(places, at)
 
 
-def kept_unless(wrong: Callable[[Operation, Tensor, int], bool], complaint: str) -> Rule:
+def kept_unless(wrong: Callable[[Operation, Tensor, int], bool], complaint: str) -> Propagation:
     """Of layers that make each row of their result of that row of the first argument, unless ``wrong`` is true.
 
     It is given the first argument and its record dimension.

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privypurse as pp
-from privypurse.budgets import roll
-from privypurse.budgets.roll import Roll, ids_of, texts_of
+from privypurse.budgets import person_ids
+from privypurse.budgets.person_ids import KeyedIds, ids_of, texts_of
 from privypurse.plans import file as planfile
 
 SHAPE = {"steps": 20, "batch_size": 3, "accountant": "rdp"}
@@ -47,7 +47,7 @@ def test_ids_as_text():
 def test_whoever_is_on_the_roll_is_found_and_nobody_else():
     rng = np.random.default_rng(0)
     ids = rng.permutation(5000)
-    found = Roll.of(ids, one_each=True)
+    found = KeyedIds.of(ids, one_each=True)
     asked = rng.permutation(10_000)
     place = np.full(10_000, -1)
     place[ids] = np.arange(5000)
@@ -56,7 +56,7 @@ def test_whoever_is_on_the_roll_is_found_and_nobody_else():
 
 
 def test_digests_are_keyed_blake2b_of_the_text():
-    found = Roll.of(np.array(WHO), one_each=True)
+    found = KeyedIds.of(np.array(WHO), one_each=True)
     for who, digest in zip(WHO, found.digests, strict=True):
         assert hashlib.blake2b(who.encode(), digest_size=8, key=found.key).digest() == int(digest).to_bytes(
             8, "little"
@@ -64,24 +64,24 @@ def test_digests_are_keyed_blake2b_of_the_text():
 
 
 def test_every_roll_has_a_key_of_its_own_from_the_system(monkeypatch):
-    one, other = Roll.of(np.array(WHO), True), Roll.of(np.array(WHO), True)
+    one, other = KeyedIds.of(np.array(WHO), True), KeyedIds.of(np.array(WHO), True)
     assert one.key != other.key
     assert one.mark == other.mark
     assert not np.isin(one.digests, other.digests).any()
     monkeypatch.setattr(os, "urandom", lambda size: b"7" * size)
-    assert Roll.of(np.array(WHO), True).key == Roll.of(np.array(WHO), True).key == b"7" * 16
+    assert KeyedIds.of(np.array(WHO), True).key == KeyedIds.of(np.array(WHO), True).key == b"7" * 16
 
 
 def test_two_people_with_one_digest_make_another_key(monkeypatch):
     """Under the first key all digests fall on four values: whoever shares one would share a purse."""
-    real, keys = roll._digests, []
+    real, keys = person_ids._digests, []
 
     def narrow(texts, key):
         keys.append(key) if key not in keys else None
         return real(texts, key) % np.uint64(4) if key == keys[0] else real(texts, key)
 
-    monkeypatch.setattr(roll, "_digests", narrow)
-    found = Roll.of(np.array(WHO), True)
+    monkeypatch.setattr(person_ids, "_digests", narrow)
+    found = KeyedIds.of(np.array(WHO), True)
     assert len(keys) == 2
     assert found.key == keys[1]
     assert np.unique(found.digests).size == len(WHO)
@@ -203,15 +203,15 @@ def test_the_file_knows_people_and_says_nobodys_name(tmp_path):
     assert not any(f'"{who}"' in text for who in WHO)
     again = pp.Plan.load(tmp_path / "plan.json")
     np.testing.assert_array_equal(again.rates, plan.rates)
-    assert again.roll.unit_of("dora") == plan.roll.unit_of("dora")
+    assert again.keyed_ids.unit_of("dora") == plan.keyed_ids.unit_of("dora")
     # A reader that knows nothing of ids would apply it by row, and must refuse.
     assert json.loads(text)["version"] == 2
-    assert base64.b85decode(json.loads(text)["people"]["digests"]) == plan.roll.digests.astype("<u8").tobytes()
+    assert base64.b85decode(json.loads(text)["people"]["digests"]) == plan.keyed_ids.digests.astype("<u8").tobytes()
 
 
 def test_a_plan_made_anew_is_the_same_plan_for_journals_and_checkpoints():
     one, other = planned(), planned()
-    assert one.roll.key != other.roll.key
+    assert one.keyed_ids.key != other.keyed_ids.key
     assert planfile.digest(one) == planfile.digest(other)
     assert planfile.digest(one) != planfile.digest(planned([*WHO[:-1], "gil"]))
     assert planfile.digest(one) != planfile.digest(planned(WHO[::-1], EPSILON))
@@ -303,7 +303,7 @@ def test_a_plan_that_spends_more_than_it_promises_is_refused():
             greedy.require_kept()
     schedule = pp.rounds.schedule(pp.Budgets(EPSILON), "pdp-sgd", epochs=3, batch_size=2, accountant="rdp")
     schedule.require_kept()
-    greedy = dataclasses.replace(schedule, epsilon=schedule.epsilon / 2)
+    greedy = dataclasses.replace(schedule, epsilon_by_level=schedule.epsilon_by_level / 2)
     with pytest.raises(pp.InvalidInput, match="the schedule spends more than it promises"):
         greedy.require_kept()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privypurse.assignment.threshold import (
+from privypurse.assignment.threshold_sampling import (
     AdaptiveLoss,
     FixedLoss,
     PrintedLoss,

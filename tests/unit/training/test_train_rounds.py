@@ -14,9 +14,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse.plans.schedule import Round, Schedule
-from privypurse.training import rounds as in_rounds
+from privypurse.training import train_rounds as in_rounds
 from privypurse.training.distributed import Processes
-from privypurse.training.rounds import AveragedOutputs
+from privypurse.training.train_rounds import AveragedOutputs
 from training_tools import LOSS, same
 from training_tools import dropout_network as network
 from training_tools import few_records as data
@@ -58,8 +58,8 @@ def by_hand(
         ),
         batch_size=10,
         clip_norm=1.0,
-        epsilon=np.arange(1.0, levels + 1),
-        delta=np.full(levels, 1e-5),
+        epsilon_by_level=np.arange(1.0, levels + 1),
+        delta_by_level=np.full(levels, 1e-5),
         level_of=np.arange(people) % levels,
         owner=owner,  # type: ignore[arg-type]
         separate=separate,

@@ -55,7 +55,7 @@ def train_by(
     """
     settings = config.training
     device = device_of(settings.device)
-    check_free(settings.out, "model.pt", "metrics.json", mend=_AGAIN)  # said before the work, not after it
+    check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # said before the work, not after it
     # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
     with unchanged(config.data.table) if isinstance(config.data, Table) else nullcontext():
         records = records_of(config.data)

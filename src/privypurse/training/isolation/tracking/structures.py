@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
-from privypurse.training.isolation.tracking.crossing import Gate
+from privypurse.training.isolation.tracking.record_sum import Gate
 from privypurse.training.isolation.tracking.states import Mixed, Places, Rows, plain, state_of
 from privypurse.training.isolation.tracking.tensor import Tracked, tracked
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import numerics
 from privypurse.training.gradients.numerics import full_precision, square_sum
-from privypurse.training.gradients.rule import Call, Room
+from privypurse.training.gradients.rule import Call, GradientCache
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
 
@@ -40,9 +40,9 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
     if not uses:
         raise InvalidInput("no gradient came back to any trainable layer; was loss.backward() called?")
     for call in tape.finished():
-        if call.back.shape[0] != tape.records:
+        if call.output_gradient.shape[0] != tape.records:
             raise InvalidInput(
-                f"layer {call.path} ({type(call.module).__name__}) gave {call.back.shape[0]} rows for "
+                f"layer {call.path} ({type(call.module).__name__}) gave {call.output_gradient.shape[0]} rows for "
                 f"{tape.records} records; the first dimension of what every trainable layer gives must count records"
             )
     with full_precision(tape.device):
@@ -83,9 +83,11 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
 def _norms(tape: Tape, uses: Uses) -> Tensor:
     if tape.device.type == "cuda":
         # A GPU has the memory of the forward pass free again by now, and making gradients twice costs it more.
-        room = Room(sum(call.inputs[0].numel() + call.back.numel() for call in tape.finished()) * 3 // 2)
+        cache = GradientCache(
+            sum(call.inputs[0].numel() + call.output_gradient.numel() for call in tape.finished()) * 3 // 2
+        )
         for call in tape.finished():
-            call.room = room
+            call.cache = cache
     apart = {name for name, calls in uses.items() if len(calls) > 1}
     total: Tensor | None = None
     for call in tape.finished():
@@ -169,7 +171,7 @@ def sums(tape: Tape, factors: Tensor, norms: Tensor, wide: bool = False) -> Iter
     if wide:
         factors = factors.double()  # every rule adds up in what the factors are in
     calls, tape.calls = tape.finished(), []
-    device = calls[0].back.device
+    device = calls[0].output_gradient.device
     wild = ~torch.isfinite(norms)
     # A graph that is being captured cannot ask, so it silences whatever may come.
     silence = (wild.is_cuda and torch.cuda.is_current_stream_capturing()) or bool(wild.any())

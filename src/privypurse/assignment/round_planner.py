@@ -24,7 +24,7 @@ from privypurse._validate import integer, real
 from privypurse.accounting import Composed, Progress, SampledGaussian, SampledRound, accountant_named
 from privypurse.accounting.inverse import Axis
 from privypurse.arrays import FloatArray
-from privypurse.assignment.base import (
+from privypurse.assignment.method import (
     UNUSED,
     Calibrator,
     named,
@@ -33,7 +33,7 @@ from privypurse.assignment.base import (
     require_people,
     whose,
 )
-from privypurse.assignment.threshold import AdaptiveLoss, FixedLoss, Loss, best_threshold, probabilities
+from privypurse.assignment.threshold_sampling import AdaptiveLoss, FixedLoss, Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput
@@ -125,8 +125,8 @@ def schedule(
         rounds=rounds,
         batch_size=shape.batch_size,
         clip_norm=shape.clip_norm,
-        epsilon=levels.epsilon,
-        delta=levels.delta,
+        epsilon_by_level=levels.epsilon,
+        delta_by_level=levels.delta,
         level_of=level_of,
         separate=not isinstance(chosen, Groups) and chosen.separate,
         notes=work.notes(),

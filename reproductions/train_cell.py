@@ -14,15 +14,15 @@ from torch import nn
 
 import privypurse as pp
 from privypurse.accounting import accountant_named, gdp
-from privypurse.assignment.scheduler import InRounds
+from privypurse.assignment.round_planner import InRounds
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
 from privypurse.queries import statistics
 from privypurse.training.evaluation import losses
-from privypurse.training.ordinary import train_ordinarily
+from privypurse.training.without_privacy import train_ordinarily
 from reproductions import data, federated
 from reproductions.analyses import by_group, correlation_with_loss
+from reproductions.cell_data import Inputs, inputs_of
 from reproductions.grid import QUANTILES, Cell
-from reproductions.inputs import Inputs, inputs_of
 from reproductions.networks import NAMES, network
 from reproductions.plans import AS_PUBLISHED, epsilon_of, groups_of, method_of
 from reproductions.results import Line
@@ -210,7 +210,7 @@ class _Training:
 def _promises(plan: pp.Plan | pp.rounds.Schedule) -> Line:
     """What each group was promised and what it spent at most."""
     if isinstance(plan, pp.rounds.Schedule):
-        epsilon, people = plan.epsilon, plan.people_by_level()
+        epsilon, people = plan.epsilon_by_level, plan.people_by_level()
         rounds = [
             {"threshold": r.threshold, "noise_multiplier": r.noise_multiplier, "steps": r.steps, "drawn": r.expected}
             for r in plan.rounds

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from privypurse.accounting import Progress, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, IntArray, T, frozen
 from privypurse.budgets import Budgets
-from privypurse.budgets.roll import Roll, applied, refuse_by_row
+from privypurse.budgets.person_ids import KeyedIds, applied, refuse_by_row
 from privypurse.errors import InvalidInput
 from privypurse.plans.promise import Promise
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Commitment(ABC):
+class PlanBase(ABC):
     """What was promised to whom, fixed before training starts; base of `Plan` and `Schedule`.
 
     The privacy unit is a person, or a record where there are no ids. Units with equal purses form a level: they are
@@ -34,7 +34,7 @@ class Commitment(ABC):
     owner: AnyArray | None = None
     """For each record, its unit; None where each record is its own."""
     notes: tuple[str, ...] = ()
-    roll: Roll | None = field(default=None, repr=False)
+    keyed_ids: KeyedIds | None = field(default=None, repr=False)
     """Who the units are, as keyed digests of their ids; None where there are no ids."""
     person: AnyArray | None = field(default=None, repr=False)
     """The ids of the records that it was applied to, in their order. In memory only, never saved."""
@@ -48,7 +48,7 @@ class Commitment(ABC):
         accountant_named(self.accountant)
         level_of = compact(self.level_of, self._promised()[0].size, "level_of")
         owner = None if self.owner is None else compact(self.owner, level_of.size, "owner")
-        if self.roll is not None and (self.roll.digests.size != level_of.size or owner is None):
+        if self.keyed_ids is not None and (self.keyed_ids.digests.size != level_of.size or owner is None):
             raise InvalidInput(
                 f"a {self.WHAT} with ids needs one for each of its {level_of.size:,} people, and their records"
             )
@@ -82,7 +82,7 @@ class Commitment(ABC):
 
     @property
     def _whose(self) -> str:
-        return "this order of rows" if self.roll is None else "by id"
+        return "this order of rows" if self.keyed_ids is None else "by id"
 
     def _by_record(self, column: npt.NDArray[T]) -> npt.NDArray[T]:
         """For each record the entry of its person's level."""
@@ -97,14 +97,14 @@ class Commitment(ABC):
         nothing (``absent`` counts them). Unknown ids are an error that names them; so is a second record of somebody
         where everybody had one when it was made.
         """
-        ids, owner = applied(self.roll, person, self.WHAT)
+        ids, owner = applied(self.keyed_ids, person, self.WHAT)
         return self._for_others(owner=owner, person=ids)
 
     def for_records(self, person: Any = None) -> Self:
         """As training takes it: applied by id where it has ids (rule 13), else as it is."""
         if person is not None:
             return self.applied_to(person)
-        refuse_by_row(self.roll, self.person, self.WHAT)
+        refuse_by_row(self.keyed_ids, self.person, self.WHAT)
         return self
 
     def _for_others(self, **changes: Any) -> Self:
@@ -153,12 +153,13 @@ class Commitment(ABC):
 
     def _units_of(self, budgets: Budgets) -> AnyArray:
         """For each record of the budgets its unit here."""
-        if self.roll is not None and budgets.person is None:
+        if self.keyed_ids is not None and budgets.person is None:
             raise InvalidInput(
                 f"the {self.WHAT} was made with ids and compares people by them; give Budgets(…, person=ids)"
             )
-        if self.roll is not None and budgets.person is not None:
-            return replace(self.roll, one_each=False).owners(budgets.person)  # records do not matter here, people do
+        if self.keyed_ids is not None and budgets.person is not None:
+            anybody = replace(self.keyed_ids, one_each=False)  # records do not matter here, people do
+            return anybody.owners(budgets.person)
         if len(budgets) != self.records:
             raise InvalidInput(f"the {self.WHAT} is for {self.records:,} records, budgets hold {len(budgets):,}")
         owner = np.arange(self.records) if self.owner is None else self.owner

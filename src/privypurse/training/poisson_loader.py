@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import PrivyPurseWarning
-from privypurse.training.keying import borrowed, key_all
-from privypurse.training.loading import Order
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import Batch, PlannedRecords
+from privypurse.training.record_data import Order
 from privypurse.training.sampling import PoissonSampler
+from privypurse.training.step_randomness import borrowed, key_all
 
 
 class Draws:

@@ -22,6 +22,7 @@ from privypurse.training.isolation.tracking import (
     over_records,
     place_of,
     plain,
+    require_constant,
     state_of,
     untracked,
 )
@@ -39,7 +40,7 @@ class Pass:
     """Something for each gradient that came back to the model's output."""
 
 
-class Attendance:
+class CurrentBatch:
     """Which records of the batch at hand went through the model, between the loader and the optimizer's step."""
 
     def __init__(self, run: PrivateRun, loss_reduction: str) -> None:
@@ -78,7 +79,7 @@ class Attendance:
 
     def watch(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A forward pass of the model on (a part of) the batch at hand."""
-        places = self._attending(inputs, options)
+        places = self._places_of(inputs, options)
         inputs, options = untracked(inputs), untracked(options)
         due = places.size > 1 and self.run.keys.due("model")
         if due:
@@ -91,7 +92,7 @@ class Attendance:
         self._passes.append(this)
         return handed(output, places, this.returned)
 
-    def _attending(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Places:
+    def _places_of(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Places:
         """Whose rows the inputs are; raises unless they are of the batch at hand, and for the first time."""
         places, others = place_of((inputs, options))
         if places is None or self._drawn is None or places.drawn is not self._drawn:
@@ -107,16 +108,14 @@ class Attendance:
         return places
 
     def _require_constant(self, value: Tensor, records: int) -> None:
-        """Raise for an input with an entry for each record that is not from the loader: it goes by position."""
+        """Raise for an input with an entry for each record that is not from the loader.
+
+        A shape that was met beside another number of records does not count them.
+        """
         if value.dim() == 0 or value.shape[0] != records or records < 2:
             self._constants.add(value.shape)
-        elif value.shape not in self._constants and not bool((value == value[:1]).all()):
-            raise InvalidInput(
-                f"an input of the model of shape {tuple(value.shape)} has an entry for each record and is not from "
-                "the loader: what a record meets would depend on its place in the batch. Let the dataset give it, "
-                "make it of the loader's tensors (torch.randn_like(x)), or, if it is a constant, register it as a "
-                "buffer"
-            )
+        elif value.shape not in self._constants:
+            require_constant("the model", value, 0)
 
     def evaluate(self, model: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The model itself, on whatever it is given; records of the loader stay known."""

@@ -10,18 +10,18 @@ import numpy as np
 from privypurse._validate import integer
 from privypurse.accounting import Progress, Release, SampledGaussian, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
-from privypurse.budgets.roll import Seal
+from privypurse.budgets.person_ids import Seal
 from privypurse.errors import InvalidInput
-from privypurse.plans.commitment import Commitment
 from privypurse.plans.level_table import LevelRow, LevelTable, in_every_step
-from privypurse.plans.shape import TrainingShape
+from privypurse.plans.plan_base import PlanBase
+from privypurse.plans.training_shape import TrainingShape
 
 FIXED_SHARE = 0.9
 """Of δ, for the steps that are fixed beforehand; the rest is for what a filter lets follow (rule 5)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PlannedTraining(Commitment):
+class PlannedTraining(PlanBase):
     """The content of a `Plan`, which says what is guaranteed. Summaries and files are made from it."""
 
     shape: TrainingShape

@@ -92,7 +92,7 @@ def _text(value: Any) -> str | None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Roll:
+class KeyedIds:
     """The people of a plan, in the order of its units: a 64-bit BLAKE2b digest of each id, under a key of the plan's.
 
     No two of its people have the same digest: with such a key another one is taken. Somebody who is not on it is
@@ -116,7 +116,7 @@ class Roll:
         object.__setattr__(self, "digests", frozen(digests))
 
     @classmethod
-    def of(cls, ids: AnyArray, one_each: bool) -> Roll:
+    def of(cls, ids: AnyArray, one_each: bool) -> KeyedIds:
         """Of people who are all different, one id each."""
         texts = texts_of(ids)
         while True:
@@ -131,7 +131,7 @@ class Roll:
         return np.argsort(self.digests).astype(np.int64)
 
     def units(self, texts: Sequence[str]) -> IntArray:
-        """For each id, as text, its unit; -1 for whoever is not on the roll."""
+        """For each id, as text, its unit; -1 for whoever is not on the list."""
         wanted, order = _digests(texts, self.key), self._order
         ordered = self.digests[order]
         place = np.minimum(np.searchsorted(ordered, wanted), order.size - 1)
@@ -170,23 +170,25 @@ def mark_of(ids: AnyArray) -> str:
     return digest_of(texts_of(ids))
 
 
-def applied(roll: Roll | None, person: Any, what: str, records: int | None = None) -> tuple[AnyArray, IntArray]:
-    """The records' ids as an array, and for each record its owner's unit on the roll of that plan or schedule.
+def applied(
+    keyed_ids: KeyedIds | None, person: Any, what: str, records: int | None = None
+) -> tuple[AnyArray, IntArray]:
+    """The records' ids as an array, and for each record its owner's unit on the list of that plan or schedule.
 
     ``records`` is how many there have to be, where that is known.
     """
-    if roll is None:
+    if keyed_ids is None:
         raise InvalidInput(
             f"the {what} was made without ids and holds for its rows in their order, so person= cannot be matched "
             "with it; make it from Budgets(…, person=ids), or leave person= out and keep the order"
         )
     ids = ids_of(person, records)
-    return frozen(ids), roll.owners(ids)
+    return frozen(ids), keyed_ids.owners(ids)
 
 
-def refuse_by_row(roll: Roll | None, person: AnyArray | None, what: str) -> None:
+def refuse_by_row(keyed_ids: KeyedIds | None, person: AnyArray | None, what: str) -> None:
     """Raise if the plan or schedule has ids and was not applied by them (rule 13)."""
-    if roll is not None and person is None:
+    if keyed_ids is not None and person is None:
         raise InvalidInput(
             f"the {what} was made with ids and is applied by id; give person=, the id of each record's owner in the "
             "order of the dataset"

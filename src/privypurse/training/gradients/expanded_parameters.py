@@ -10,23 +10,23 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from privypurse.training.gradients.generic import GenericRule, draws_inside
-from privypurse.training.gradients.numerics import exact
+from privypurse.training.gradients.numerics import at_least_float32
 from privypurse.training.gradients.rule import Call
 
 
-class BareRule(GenericRule):
+class ExpandedParameterRule(GenericRule):
     """The module's own parameters alone."""
 
     whole_module = False
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
-        return {name: exact(call.back).unsqueeze(1) for name in call.names}
+        return {name: at_least_float32(call.output_gradient).unsqueeze(1) for name in call.names}
 
 
-def is_bare(module: nn.Module, own: list[nn.Parameter]) -> bool:
+def takes_expanded_parameters(module: nn.Module, own: list[nn.Parameter]) -> bool:
     """Whether this is a container with such parameters, beside layers that draw, which cannot be run once more."""
     leading = all(parameter.dim() > 1 and parameter.shape[0] == 1 for parameter in own)
     return leading and any(True for _ in module.children()) and draws_inside(module) is not None
 
 
-BARE = BareRule()
+EXPANDED_PARAMETER = ExpandedParameterRule()

@@ -26,14 +26,14 @@ from privypurse.runs.folder import RunFolder
 from privypurse.runs.metrics import figures
 from privypurse.runs.models import mlp
 from privypurse.runs.records import TrainTest, records_of
-from privypurse.runs.train import add_json, add_model, add_results
+from privypurse.runs.training_run import add_json, add_model, add_results
 from privypurse.training.evaluation import Score, losses, score
 from privypurse.training.loop import train
-from privypurse.training.ordinary import train_ordinarily
+from privypurse.training.without_privacy import train_ordinarily
 
 PRIVATE = ("uniform", "sample", "scale")
 NONE = "none"
-METHODS = (*PRIVATE, NONE)
+COMPARED = (*PRIVATE, NONE)
 EPSILON, SHARES, DELTA = (1.0, 2.0, 3.0), (0.34, 0.43, 0.23), 1e-5
 BATCH, CLIP_NORM, HIDDEN = 1024, 4.0, (64,)
 LEARNING_RATE, ORDINARY_LEARNING_RATE = 0.3, 1.0
@@ -74,7 +74,7 @@ def budgets_of(people: int) -> Budgets:
 def check_out(folder: Path) -> None:
     """Raise unless the folder is new, or holds nothing but an earlier demonstration."""
     if folder.exists() and (
-        not folder.is_dir() or any(path.name not in METHODS or not path.is_dir() for path in folder.iterdir())
+        not folder.is_dir() or any(path.name not in COMPARED or not path.is_dir() for path in folder.iterdir())
     ):
         raise InvalidInput(f"--out {folder} holds something that is not of a demo; name another folder")
 
@@ -90,15 +90,15 @@ def trials(
     integer(runs, "runs")
     budgets = budgets_of(len(records.train))
     found: list[Trial] = []
-    progress(0, runs * len(METHODS))
-    for method in METHODS:
+    progress(0, runs * len(COMPARED))
+    for method in COMPARED:
         made = None
         if method != NONE:
             made = plan(budgets, method, steps=steps, batch_size=BATCH, clip_norm=CLIP_NORM, accountant=accountant)
         scores: list[Score] = []
         for number in range(runs):
             scores.append(_trained(records, made, steps, folder / method if number == 0 else None))
-            progress(runs * len(found) + len(scores), runs * len(METHODS))
+            progress(runs * len(found) + len(scores), runs * len(COMPARED))
         found.append(Trial(method, made, tuple(scores)))
     return found
 

@@ -14,7 +14,7 @@ from privypurse.errors import InvalidInput
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.tracking.states import Drawn, Places, Rows, State, Total
 
-MEND = (
+HINT = (
     "Give one loss for each record and call optimizer.backward(losses), or take .mean() over them: "
     "the mean or sum over records by a public number is the only crossing (records must not mix; see "
     "docs/soundness.md#isolation)"
@@ -58,7 +58,7 @@ class Gate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         if not ctx.drawn.crossed:
-            raise InvalidInput(f"a gradient came back to the model that is not of a loss over records. {MEND}")
+            raise InvalidInput(f"a gradient came back to the model that is not of a loss over records. {HINT}")
         ctx.passed.append(True)
         return gradient, None, None
 

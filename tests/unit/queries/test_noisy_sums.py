@@ -9,7 +9,7 @@ from queries_brute_force import N, people, silenced
 import privypurse as pp
 from privypurse.accounting import gdp
 from privypurse.accounting.filters import Filter
-from privypurse.queries import Analyst, analyst, contributions, mechanism
+from privypurse.queries import Analyst, analyst, contributions, noisy_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 
@@ -34,7 +34,7 @@ def test_answers_lie_on_a_public_grid(n, clip, noise):
     assert n * clip / fine <= 2**52
     purses = Filter(np.full(n, 1e6), np.full(n, 1e-5))
     values = np.random.default_rng(0).normal(size=(n, 1)) * clip
-    answer = mechanism.noisy_sum(
+    answer = noisy_sums.noisy_sum(
         contributions.Dense(values), purses, clip=clip, noise=noise, source=analyst.noise_source()
     )
     assert (answer / fine == np.rint(answer / fine)).all()

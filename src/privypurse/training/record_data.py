@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from privypurse.arrays import IntArray
 from privypurse.training.isolation.batches import Collate, collated_apart, require_own_records
-from privypurse.training.keying import key_all, keyed, keyed_apart, own_generators
+from privypurse.training.step_randomness import key_all, keyed, keyed_apart, own_generators
 
 
 @dataclass(frozen=True, eq=False)
