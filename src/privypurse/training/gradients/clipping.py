@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import numerics
-from privypurse.training.gradients.numerics import full_precision, square_sum
+from privypurse.training.gradients.numerics import full_precision, square_sum, total_of
 from privypurse.training.gradients.rule import Call, GradientCache
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
@@ -70,12 +70,8 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
     rows = torch.nonzero(counts[owner] > 1).flatten()
     place = torch.searchsorted(several, owner[rows])
     theirs = {id(call): call if rows.numel() == tape.records else call.rows(rows) for call in tape.finished()}
-    total: Tensor | None = None
-    for name in sorted(uses):
-        calls = [(theirs[id(call)], local) for call, local in uses[name]]
-        squares = _squares_of_units(calls, place, counts[several])
-        total = squares if total is None else total + squares
-    assert total is not None
+    calls = ([(theirs[id(call)], local) for call, local in uses[name]] for name in sorted(uses))
+    total = total_of(_squares_of_units(each, place, counts[several]) for each in calls)
     wider = torch.promote_types(found.dtype, total.dtype)
     return found.to(wider).index_copy_(0, several, total.sqrt().to(wider))
 
@@ -83,24 +79,19 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
 def _norms(tape: Tape, uses: Uses) -> Tensor:
     if tape.device.type == "cuda":
         # A GPU has the memory of the forward pass free again by now, and making gradients twice costs it more.
-        cache = GradientCache(
-            sum(call.inputs[0].numel() + call.output_gradient.numel() for call in tape.finished()) * 3 // 2
-        )
+        cache = GradientCache(sum(call.held for call in tape.finished()) * 3 // 2)
         for call in tape.finished():
             call.cache = cache
     apart = {name for name, calls in uses.items() if len(calls) > 1}
-    total: Tensor | None = None
-    for call in tape.finished():
-        if not set(call.names.values()) - apart:
-            continue
-        for local, squares in call.rule.squared_norms(call).items():
-            if call.names[local] not in apart:
-                total = squares if total is None else total + squares
-    for name in sorted(apart):
-        squares = _squares_of_uses(uses[name])
-        total = squares if total is None else total + squares
-    assert total is not None
-    return total.sqrt()
+
+    def squares() -> Iterator[Tensor]:
+        for call in tape.finished():
+            if set(call.names.values()) - apart:
+                found = call.rule.squared_norms(call)
+                yield from (each for local, each in found.items() if call.names[local] not in apart)
+        yield from (_squares_of_uses(uses[name]) for name in sorted(apart))
+
+    return total_of(squares()).sqrt()
 
 
 def _squares_of_uses(calls: list[tuple[Call, str]]) -> Tensor:
@@ -144,12 +135,7 @@ def _never_too_small(squares: Tensor, terms: Tensor, added: numerics.Count) -> T
 
 
 def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:
-    total: Tensor | None = None
-    for call, local in calls:
-        part = call.rule.made(call.rows(some))[local]
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+    return total_of(call.rule.made(call.rows(some))[local] for call, local in calls)
 
 
 def clip_factors(norms: Tensor, clip_norms: Tensor) -> Tensor:

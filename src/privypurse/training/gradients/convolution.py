@@ -17,15 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privypurse.training.gradients.numerics import (
-    PASS,
-    as_wide,
-    at_least_float32,
-    from_grams,
-    from_made,
-    spread,
-    square_sum,
-)
+from privypurse.training.gradients.numerics import PASS, as_wide, from_grams, from_made, spread, square_sum, total_of
 from privypurse.training.gradients.rule import Call, handles
 from privypurse.training.gradients.weight_and_bias import ProductRule
 
@@ -208,11 +200,8 @@ def _ghost(layer: Conv, a: Tensor, g: Tensor, whole: bool) -> Tensor:
     lines = torch.bmm(seen.transpose(1, 2), seen)
     blocks = [lines[:, start : start + places, start : start + places] for start in starts]
     gram = torch.bmm(back.transpose(1, 2), back)
-    windows = blocks[0]
-    for block in blocks[1:]:
-        windows = windows + block
     terms = seen.shape[1] * len(starts) + back.shape[1] + places
-    return from_grams(windows, gram, terms)
+    return from_grams(total_of(blocks), gram, terms)
 
 
 def _as_weight(layer: Conv, made: Tensor, whole: bool) -> Tensor:
@@ -235,13 +224,10 @@ class ConvolutionRule(ProductRule):
         kept: Tensor | None = None
         if way.how == "keep":
             shape = (records, groups, sizes.steps(way.whole), sizes.outputs, sizes.seen(way.whole)[0])
-            kept = torch.empty(
-                shape, dtype=at_least_float32(call.output_gradient[:0]).dtype, device=call.output_gradient.device
-            )
-            call.kept["weight"] = kept
+            call.kept["weight"] = kept = call.input_and_gradient(slice(0))[1].new_empty(shape)
         squares = []
         for some in call.chunks(groups * sizes.temporaries(way)):
-            a, g = at_least_float32(call.inputs[0][some]), at_least_float32(call.output_gradient[some])
+            a, g = call.input_and_gradient(some)
             if way.how == "ghost":
                 by_group = _ghost(layer, a, g, way.whole)
             else:
@@ -260,31 +246,20 @@ class ConvolutionRule(ProductRule):
         """The ordinary weight gradient of the batch, each record weighted."""
         layer: Conv = call.module  # type: ignore[assignment]
         none = [0] * len(layer.kernel_size)
-        padding = layer.padding
-        inside = layer.padding_mode == "zeros" and not isinstance(padding, str)  # the product pads by itself
-        kernel = as_wide(at_least_float32(layer.weight.detach()), weights)
-        total: Tensor | None = None
+        inside = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)  # the product pads by itself
+        padding = layer.padding if inside else none
+        kernel = as_wide(layer.weight.detach(), weights)
+
+        def part(some: slice) -> Tensor:
+            a, g = (as_wide(values, weights) for values in call.input_and_gradient(some))
+            seen, back = a if inside else _padded(layer, a), g * spread(weights[some], g)
+            options = layer.stride, padding, layer.dilation, False, none, layer.groups, [False, True, False]
+            made: Tensor = torch.ops.aten.convolution_backward(back, seen, kernel, None, *options)[1]
+            return made
+
         # The product makes its own copies of both, too.
-        for some in call.chunks(2 * (prod(call.output_gradient.shape[1:]) + prod(call.inputs[0].shape[1:]))):
-            a, g = (
-                as_wide(at_least_float32(values[some]), weights) for values in (call.inputs[0], call.output_gradient)
-            )
-            made: Tensor = torch.ops.aten.convolution_backward(
-                g * spread(weights[some], g),
-                a if inside else _padded(layer, a),
-                kernel,
-                None,
-                layer.stride,
-                padding if inside else none,
-                layer.dilation,
-                False,
-                none,
-                layer.groups,
-                [False, True, False],
-            )[1]
-            total = made if total is None else total + made
-        assert total is not None
-        return total
+        each = 2 * (prod(call.output_gradient.shape[1:]) + prod(call.inputs[0].shape[1:]))
+        return total_of(map(part, call.chunks(each)))
 
     def in_order(self, call: Call, kept: Tensor) -> Tensor:
         return _as_weight(call.module, kept, call.way.whole)[0]  # type: ignore[arg-type]
@@ -292,22 +267,12 @@ class ConvolutionRule(ProductRule):
     def weight(self, call: Call) -> Tensor:
         layer: Conv = call.module  # type: ignore[assignment]
         whole = Sizes.of(call).whole
-        parts = list(
-            _gradients(layer, at_least_float32(call.inputs[0]), at_least_float32(call.output_gradient), whole)
-        )
+        parts = list(_gradients(layer, *call.input_and_gradient(), whole))
         return _as_weight(layer, torch.stack(parts, dim=1), whole)
 
-    def bias(self, call: Call) -> Tensor:
-        return at_least_float32(call.output_gradient).flatten(2).sum(dim=2)
+    def over_tokens(self, g: Tensor) -> Tensor:
+        return g.flatten(2).sum(dim=2)
 
-    def term_norms(self, call: Call) -> dict[str, Tensor]:
+    def seen(self, call: Call, a: Tensor) -> tuple[Tensor, int]:
         layer: Conv = call.module  # type: ignore[assignment]
-        a, g = (
-            square_sum(_padded(layer, at_least_float32(call.inputs[0]))).sqrt(),
-            square_sum(at_least_float32(call.output_gradient)).sqrt(),
-        )
-        sizes = {
-            "weight": a * g * prod(layer.kernel_size) ** 0.5,
-            "bias": g * call.output_gradient[0, 0].numel() ** 0.5,
-        }
-        return {name: sizes[name] for name in call.names}
+        return _padded(layer, a), prod(layer.kernel_size)

@@ -7,22 +7,26 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.numerics import (
-    PASS,
-    as_wide,
-    at_least_float32,
-    from_grams,
-    from_made,
-    spread,
-    square_sum,
-)
+from privypurse.training.gradients.numerics import PASS, as_wide, from_grams, from_made, spread, square_sum
 from privypurse.training.gradients.rule import Call, handles
 from privypurse.training.gradients.weight_and_bias import ProductRule
 
 
-def _tokens(values: Tensor) -> Tensor:
-    """As (record, token, feature), in float32 or better."""
-    return at_least_float32(values).reshape(values.shape[0], -1, values.shape[-1])
+def _by_token(values: Tensor) -> Tensor:
+    """As (record, token, feature)."""
+    return values.reshape(values.shape[0], -1, values.shape[-1])
+
+
+def _tokens(call: Call, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
+    """Input and output gradient of some records, by token."""
+    a, g = call.input_and_gradient(some)
+    return _by_token(a), _by_token(g)
+
+
+def _sizes(call: Call) -> tuple[int, int, int]:
+    """Tokens of a record, features of the input and of the output."""
+    inputs, outputs = call.inputs[0].shape[-1], call.output_gradient.shape[-1]
+    return call.output_gradient[0].numel() // outputs, inputs, outputs
 
 
 def way_of(call: Call) -> Literal["outer", "keep", "forget", "ghost"]:
@@ -32,8 +36,7 @@ def way_of(call: Call) -> Literal["outer", "keep", "forget", "ghost"]:
     gradient itself, kept for the sum where it is small. Few tokens: their Gram matrices (ghost norm: Li et al. 2022,
     arXiv 2110.05679).
     """
-    inputs, outputs = call.inputs[0].shape[-1], call.output_gradient.shape[-1]
-    tokens = call.output_gradient[0].numel() // outputs
+    tokens, inputs, outputs = _sizes(call)
     if tokens == 1:
         return "outer"
     if call.worth_keeping(inputs * outputs):
@@ -55,15 +58,15 @@ class LinearRule(ProductRule):
         """‖Σ_t g_t a_tᵀ‖² for every record."""
         way = way_of(call)
         if way == "outer":
-            return square_sum(_tokens(call.inputs[0])) * square_sum(_tokens(call.output_gradient))
-        inputs, outputs = call.inputs[0].shape[-1], call.output_gradient.shape[-1]
-        tokens = call.output_gradient[0].numel() // outputs
+            a, g = _tokens(call)
+            return square_sum(a) * square_sum(g)
         if way == "keep":
-            call.kept["weight"] = _made(_tokens(call.inputs[0]), _tokens(call.output_gradient))
+            call.kept["weight"] = self.weight(call)
             return square_sum(call.kept["weight"])
+        tokens, inputs, outputs = _sizes(call)
         squares = []
         for some in call.chunks(2 * (tokens * tokens if way == "ghost" else inputs * outputs)):
-            a, g = _tokens(call.inputs[0][some]), _tokens(call.output_gradient[some])
+            a, g = _tokens(call, some)
             if way == "ghost":
                 grams = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
                 squares.append(from_grams(*grams, inputs + outputs + tokens))
@@ -72,7 +75,7 @@ class LinearRule(ProductRule):
         return torch.cat(squares)
 
     def weight_sum(self, call: Call, weights: Tensor) -> Tensor:
-        a, g = (as_wide(_tokens(values), weights) for values in (call.inputs[0], call.output_gradient))
+        a, g = (as_wide(values, weights) for values in _tokens(call))
         # Weights go into the smaller of the two: that is a copy.
         if a.shape[2] < g.shape[2]:
             a = a * spread(weights, a)
@@ -84,16 +87,8 @@ class LinearRule(ProductRule):
         return kept.reshape(call.output_gradient.shape[-1], call.inputs[0].shape[-1])
 
     def weight(self, call: Call) -> Tensor:
-        return _made(_tokens(call.inputs[0]), _tokens(call.output_gradient))
+        return _made(*_tokens(call))
 
-    def bias(self, call: Call) -> Tensor:
-        g = _tokens(call.output_gradient)
+    def over_tokens(self, g: Tensor) -> Tensor:
+        g = _by_token(g)
         return g.sum(dim=1) if g.shape[1] > 1 else g[:, 0]
-
-    def term_norms(self, call: Call) -> dict[str, Tensor]:
-        a, g = (
-            square_sum(at_least_float32(call.inputs[0])).sqrt(),
-            square_sum(at_least_float32(call.output_gradient)).sqrt(),
-        )
-        sizes = {"weight": a * g, "bias": g * self.summands(call) ** 0.5}
-        return {name: sizes[name] for name in call.names}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import reduce
 from typing import Any, TypeVar
 
 import torch
@@ -90,6 +91,11 @@ def from_made(squares: Tensor, inputs: Tensor, outputs: Tensor, tokens: int, use
     """
     whole = (uses * inputs).sqrt() * outputs.sqrt()
     return (squares.sqrt() + 2 * rounding(tokens, squares.dtype) * whole).square()
+
+
+def total_of(parts: Iterable[Tensor]) -> Tensor:
+    """Σ parts, in their order; no more than two are there at once if they are made one by one."""
+    return reduce(torch.Tensor.add, parts)
 
 
 def weighted_total(values: Tensor, weights: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.numerics import at_least_float32, square_sum, weighted_total
@@ -77,12 +77,21 @@ class Call:
         local, name = next(iter(self.names.items()))
         return name.removesuffix(local).removesuffix(".") or "model"
 
+    @property
+    def held(self) -> int:
+        """Elements that the tape holds for this call."""
+        tensors = [value for value in tree_leaves(self.inputs) if isinstance(value, Tensor)]
+        return sum(value.numel() for value in (*tensors, self.output_gradient))
+
+    def input_and_gradient(self, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """The first input and the output's gradient of some of the records, in float32 or better."""
+        return at_least_float32(self.inputs[0][some]), at_least_float32(self.output_gradient[some])
+
     def rows(self, some: slice | Tensor) -> Call:
         """The same call for some of the records."""
         inputs = tree_map(lambda value: value[some] if isinstance(value, Tensor) else value, self.inputs)
         kept = {name: value[some] for name, value in self.kept.items()}
-        gradient = self.output_gradient[some]
-        return Call(self.module, self.rule, self.names, inputs, self.options, gradient, (), kept, self.settled)
+        return replace(self, inputs=inputs, gradient=self.output_gradient[some], other_output_gradients=(), kept=kept)
 
     def keep(self, gradients: dict[str, Tensor]) -> None:
         """Go on with per-example gradients alone. Of inputs and output gradient only the shapes stay."""
@@ -92,8 +101,7 @@ class Call:
 
     def worth_keeping(self, size: int) -> bool:
         """Whether per-example gradients of ``size`` elements are small beside what the tape holds for this call."""
-        held: int = self.inputs[0].numel() + self.output_gradient.numel()
-        return 2 * size * self.output_gradient.shape[0] <= held
+        return 2 * size * self.output_gradient.shape[0] <= self.held
 
     def chunks(self, each: int) -> list[slice]:
         """The records in runs, so that temporaries of ``each`` elements a record stay small at once.
@@ -103,7 +111,7 @@ class Call:
         """
         records, most = self.output_gradient.shape[0], _IN_CACHE
         if self.output_gradient.device.type != "cpu":
-            most = max(_AT_ONCE, (self.inputs[0].numel() + self.output_gradient.numel()) // 4)
+            most = max(_AT_ONCE, self.held // 4)
         size = max(1, min(records, most // max(1, each)))
         pieces = -(-records // size)
         size = -(-records // max(1, pieces))  # even pieces: a small rest would cost as much as a whole

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,8 +147,8 @@ class Recorder:
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @contextmanager
-    def recording(self, tape: Tape) -> Iterator[None]:
-        """Every forward pass inside is written onto ``tape``."""
+    def _recording(self, tape: Tape) -> Iterator[None]:
+        """Every forward pass inside is written onto ``tape``, and parameters ask for no gradient."""
         handles = [
             module.register_forward_hook(self._hook(tape, module, rule, names), with_kwargs=True)
             for module, rule, names in self._watched
@@ -158,9 +158,13 @@ class Recorder:
         for module, names in expanded:
             for local in names:
                 module.__dict__[local] = self._copies(tape, module, local, names[local])  # hides the parameter
+        for parameter in self._trainable:
+            parameter.requires_grad = False
         try:
             yield
         finally:
+            for parameter in self._trainable:
+                parameter.requires_grad = True
             for handle in handles:
                 handle.remove()
             for module, names in expanded:
@@ -198,14 +202,8 @@ class Recorder:
         thawed = next((name for name, value in self._frozen if value.requires_grad), None)
         if thawed is not None:
             raise InvalidInput(f"{thawed} {_STRANGER}")
-        for parameter in self._trainable:
-            parameter.requires_grad = False
-        try:
-            with self.recording(tape), self._keyed():
-                output = self.model(*inputs, **options)
-        finally:
-            for parameter in self._trainable:
-                parameter.requires_grad = True
+        with self._recording(tape), self._keyed():
+            output = self.model(*inputs, **options)
         changed = [name for name, version in self._versions().items() if before.get(name) != version]
         if changed:
             raise InvalidInput(
@@ -215,11 +213,25 @@ class Recorder:
             )
         return output
 
-    def _keyed(self) -> AbstractContextManager[None]:
-        """Torch's generators keyed, but in a graph that is being captured: whoever replays it keys them."""
+    @contextmanager
+    def _keyed(self) -> Iterator[None]:
+        """Torch's generators keyed, but in a graph that is being captured: whoever replays it keys them.
+
+        Raises if they were seeded inside, which makes public what goes by row.
+        """
         device = self._trainable[0].device if self._trainable else torch.device("cpu")
-        captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        return nullcontext() if self.key is None or captured else _kept_secret(self.key(), device)
+        if self.key is None or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            yield
+            return
+        with keyed(self.key(), device, everything=False):
+            before = seeds(device)
+            yield
+            if seeds(device) != before:
+                raise InvalidInput(
+                    "the forward pass seeded torch's generator: masks and noise go by row, and rows by who was "
+                    "drawn, so with numbers that somebody knows one absence would change everybody's. Take "
+                    "torch.manual_seed out"
+                )
 
     def refuse_strangers(self, output: Any) -> None:
         """Raise if a gradient would go to a tensor that the model does not hold as a parameter to be trained."""
@@ -261,19 +273,6 @@ class Recorder:
         if device not in self._anchors:
             self._anchors[device] = torch.zeros((), device=device, requires_grad=True)
         return self._anchors[device]
-
-
-@contextmanager
-def _kept_secret(key: bytes, device: torch.device) -> Iterator[None]:
-    """Torch's generators keyed; raises if they were seeded inside, which makes public what goes by row."""
-    with keyed(key, device, everything=False):
-        before = seeds(device)
-        yield
-        if seeds(device) != before:
-            raise InvalidInput(
-                "the forward pass seeded torch's generator: masks and noise go by row, and rows by who was drawn, so "
-                "with numbers that somebody knows one absence would change everybody's. Take torch.manual_seed out"
-            )
 
 
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:

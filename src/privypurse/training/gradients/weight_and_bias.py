@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from privypurse.training.gradients.numerics import square_sum, weighted_rows
+from privypurse.training.gradients.numerics import at_least_float32, square_sum, weighted_rows
 from privypurse.training.gradients.rule import Call, Rule
 
 
@@ -33,8 +33,12 @@ class ProductRule(Rule):
         """Every record's weight gradient."""
 
     @abstractmethod
+    def over_tokens(self, g: Tensor) -> Tensor:
+        """Output gradients (records, ...) added up over each record's tokens or places: (records, features)."""
+
     def bias(self, call: Call) -> Tensor:
         """Every record's bias gradient. Tokens or places are added first, in norm and sum alike: they may cancel."""
+        return self.over_tokens(at_least_float32(call.output_gradient))
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
@@ -54,6 +58,18 @@ class ProductRule(Rule):
         if "bias" in call.names:
             out["bias"] = weighted_rows(kept.pop("bias") if "bias" in kept else self.bias(call), weights)
         return out
+
+    def seen(self, call: Call, a: Tensor) -> tuple[Tensor, int]:
+        """The input as the weight meets it, and how often at most it meets each entry."""
+        return a, 1
+
+    def term_norms(self, call: Call) -> dict[str, Tensor]:
+        """By Cauchy and Schwarz: Σ_t ‖a_t‖ ‖g_t‖ ≤ (uses · Σ‖a_t‖² · Σ‖g_t‖²)^½."""
+        a, g = call.input_and_gradient()
+        seen, uses = self.seen(call, a)
+        a, g = square_sum(seen).sqrt(), square_sum(g).sqrt()
+        found = {"weight": a * g * uses**0.5, "bias": g * self.summands(call) ** 0.5}
+        return {name: found[name] for name in call.names}
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
         full = {"weight": self.weight, "bias": self.bias}
