@@ -58,12 +58,22 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
         ".toml",
         ".md",
         ".bz2",
+        ".html",
+        ".css",
+        ".js",
     }
-    rooms = {name.parts[1] for name in names if name.parts[0] == "privypurse" and len(name.parts) > 2}
+    code = [name for name in names if name.parts[0] == "privypurse" and name.suffix == ".py"]
+    rooms = {name.parts[1] for name in code if len(name.parts) > 2}
     assert rooms == {path.parent.name for path in (ROOT / "src" / "privypurse").glob("*/*") if path.suffix == ".py"}
     assert not rooms & {"experiments", "reproductions", "tests"}
-    for needed in ("privypurse/py.typed", "privypurse/data/adult.csv.bz2", "privypurse/runs/example.toml"):
-        assert Path(needed) in names
+    for needed in (
+        "py.typed",
+        "data/adult.csv.bz2",
+        "runs/example.toml",
+        "templates/page.html",
+        "templates/page.css",
+    ):
+        assert Path("privypurse", needed) in names
 
 
 def test_it_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
