@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,29 +18,6 @@ if TYPE_CHECKING:
     from privypurse._chacha import ChaCha
 
 Device = torch.device | str
-
-
-class Randomness(Protocol):
-    """A source of independent coins and noise."""
-
-    @property
-    def secure(self) -> bool: ...
-
-    def for_step(self, step: int, rank: int = 0) -> Randomness:
-        """The source of one step. A seeded one is made from the step's number alone, so that there is no state."""
-        ...
-
-    def uniform(self, count: int) -> FloatArray:
-        """Independent uniforms in (0, 1], multiples of 2^-53 (rule 3)."""
-        ...
-
-    def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
-        """Independent normals in float64, of uniforms with 53 digits or more."""
-        ...
-
-    def stream(self, device: torch.device) -> ChaCha | None:
-        """What makes noise on this device without a detour, if there is something."""
-        ...
 
 
 class SecureRandomness:
@@ -68,32 +45,35 @@ class SecureRandomness:
         self._on_device: dict[torch.device, ChaCha] = {}
 
     def for_step(self, step: int, rank: int = 0) -> SecureRandomness:
+        """The source of one step: this one."""
         return self
 
-    def _bits(self, count: int, dtype: torch.dtype) -> Tensor:
+    def _bits(self, count: int) -> Tensor:
         if os.getpid() != self._process:
             self._key()  # a fork would repeat its parent's noise
-        size = count * dtype.itemsize
+        size = 8 * count
         if len(self._zeros) < size:
             self._zeros = bytes(size)
         out = bytearray(size + 15)
         self._stream.update_into(memoryview(self._zeros)[:size], out)
-        return torch.frombuffer(out, dtype=dtype, count=count)
+        return torch.frombuffer(out, dtype=torch.int64, count=count)
 
     def uniform(self, count: int) -> FloatArray:
+        """Independent uniforms in (0, 1], multiples of 2^-53 (rule 3: Poisson sampling)."""
         if count == 0:
             return np.empty(0)
-        whole = self._bits(count, torch.int64).numpy().view(np.uint64) >> np.uint64(11)
+        whole = self._bits(count).numpy().view(np.uint64) >> np.uint64(11)
         return (whole.astype(np.float64) + 1.0) * 2.0**-53
 
     def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
+        """Independent normals in float64."""
         if count == 0:
             return torch.empty(0, dtype=torch.float64, device=device)
         stream = self.stream(torch.device(device))
         if stream is not None:
             return stream.normal(count).mul_(deviation)
         half = (count + 1) // 2
-        u, angle = self._bits(2 * half, torch.int64).to(torch.float64).view(2, half)
+        u, angle = self._bits(2 * half).to(torch.float64).view(2, half)
         # A float keeps 53 digits however small it is: u reaches down to 2^-63.
         u.abs_().mul_(2.0**-63).clamp_(min=2.0**-64)
         radius = u.log_().mul_(-2.0 * deviation**2).sqrt_()
@@ -104,7 +84,8 @@ class SecureRandomness:
         return out[:count].to(device)
 
     def stream(self, device: torch.device) -> ChaCha | None:
-        if device.type != "cuda" or not _has_triton():
+        """What makes noise on this device without a detour, if there is something."""
+        if device.type != "cuda" or importlib.util.find_spec("triton") is None:
             return None
         if os.getpid() != self._process:
             self._key()
@@ -116,7 +97,10 @@ class SecureRandomness:
 
 
 class SeededRandomness:
-    """Ordinary generators made from a seed and a step: repeatable, and therefore for tests only. Says so."""
+    """Ordinary generators made from a seed and a step's number alone: no state, but repeatable, so for tests only.
+
+    Does what `SecureRandomness` does, and says that it is no such thing.
+    """
 
     secure = False
 
@@ -145,10 +129,10 @@ class SeededRandomness:
         return None
 
 
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+Randomness = SecureRandomness | SeededRandomness
+"""A source of independent coins and noise."""
 
 
-def randomness(seed: int | None = None) -> SecureRandomness | SeededRandomness:
+def randomness(seed: int | None = None) -> Randomness:
     """The cryptographic source, or a seeded one (with a warning)."""
     return SecureRandomness() if seed is None else SeededRandomness(seed)

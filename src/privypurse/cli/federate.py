@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import privypurse as pp
 from privypurse._validate import integer
 from privypurse.cli.arguments import need_training
-from privypurse.cli.showing import as_it_is
+from privypurse.cli.showing import as_it_is, bar
 
 if TYPE_CHECKING:
     from privypurse.arrays import FloatArray
@@ -91,20 +89,16 @@ def _in_one_process(options: argparse.Namespace, setting: Setting, console: Cons
     from privypurse.training.devices import device_of
 
     federation = silos.federation(options.data, device=str(device_of(options.device)))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        told = _teller(bar, setting.rounds)
+    granted = silos.granted_in(federation, options.preferences, 0)
+    with bar(console, "noise and rates", patience=0.0) as report:
+        report(0, setting.rounds)
         terms = federation_run.terms_of(setting, federation, adversary=options.adversary)
-        return federation_run.run(federation, terms, silos.granted_in(federation, options.preferences, 0), told=told)
-
-
-def _teller(bar: Progress, rounds: int) -> Callable[[int, float], None]:
-    shown = bar.add_task("noise and rates", total=rounds)
-
-    def told(number: int, accuracy: float) -> None:
-        bar.update(shown, advance=1, description=f"{accuracy:.1f} %")
-
-    return told
+        return federation_run.run(
+            federation,
+            terms,
+            granted,
+            told=lambda number, accuracy: report(number, setting.rounds, f"{accuracy:.1f} %"),
+        )
 
 
 def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:

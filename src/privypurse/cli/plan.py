@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from dataclasses import fields
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
 import privypurse as pp
 from privypurse.assignment import METHODS
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.budgets.person_ids import Seal
+from privypurse.budgets.tables import unchanged
 from privypurse.cli.arguments import levels, number_or_name
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
 from privypurse.plans.file import FORMAT
-from privypurse.runs.config import NewPlan
-from privypurse.runs.planning import made
+from privypurse.runs.config import Grants, NewPlan
+from privypurse.runs.planning import granted, made
 
+T = TypeVar("T")
 SHORT = "from everyone's ε to a certified training plan"
 LONG = """\
 Turn a table of people and their ε into a training plan that is certified to spend at most each person's own (ε, δ).
@@ -92,14 +95,13 @@ def run(options: argparse.Namespace, console: Console) -> None:
     _check_out(Path(options.out), Path(options.table))  # said before the work, not after it
     if options.threshold is not None and options.method != "exclude":
         raise pp.InvalidInput(f"--threshold is for --method exclude, not {options.method}")
-    asked = NewPlan(**{name: given for name, given in vars(options).items() if name in NewPlan.__dataclass_fields__})
-    budgets, seal = _read(options)
+    table, asked = Path(options.table), _taken(NewPlan, options)
+    with unchanged(table):
+        budgets, seal = granted(_taken(Grants, options), table)
     with bar(console, "certifying") as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: the plan's facts say it
-        plan = made(asked, budgets, progress)
+        plan = made(asked, budgets, seal, progress)
         plan.spent_by_level(progress=progress)
-    if seal is not None:
-        plan = plan.sealed(seal)
     if options.delta is None:
         console.print(default_delta("--delta"))
     show_plan(plan, console)
@@ -107,21 +109,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print(f"written to {as_it_is(options.out)}")
 
 
-def _read(options: argparse.Namespace) -> tuple[pp.Budgets, Seal | None]:
-    """The budgets, and without ids what binds them to the file as it was read."""
-    from privypurse.budgets.tables import unchanged
-
-    table = Path(options.table)
-    with unchanged(table):
-        budgets = pp.Budgets.read(
-            table,
-            epsilon=options.epsilon,
-            level=options.level,
-            levels=options.levels,
-            delta=DEFAULT_DELTA if options.delta is None else options.delta,
-            person=options.person,
-        )
-        return budgets, Seal.of(table) if budgets.person is None else None
+def _taken(kind: type[T], options: argparse.Namespace) -> T:
+    """The options that a section of a run's configuration has too."""
+    return kind(**{field.name: vars(options)[field.name] for field in fields(kind) if field.name in options})  # type: ignore[arg-type]
 
 
 def _check_out(out: Path, table: Path) -> None:

@@ -37,23 +37,17 @@ def default_delta(option: str) -> str:
 
 
 @contextmanager
-def bar(console: Console, what: str, patience: float = 1.0) -> Iterator[Callable[[int, int], None]]:
-    """A bar that shows up only once the work has taken more than ``patience`` seconds."""
-    shown = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
+def bar(console: Console, what: str, patience: float = 1.0) -> Iterator[Callable[..., None]]:
+    """Tells how much is done of how much, and by a third argument of what, once it took ``patience`` seconds."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    shown = Progress(*columns, console=console, transient=True)
     task = shown.add_task(what, total=None)
     begun = time.monotonic()
 
-    def report(done: int, total: int) -> None:
+    def report(done: int, total: int, what: str = what) -> None:
         if not shown.live.is_started and time.monotonic() - begun > patience:
             shown.start()
-        shown.update(task, completed=done, total=total)
+        shown.update(task, completed=done, total=total, description=what)
 
     try:
         yield report

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privypurse.arrays import AnyArray, FloatArray
+from privypurse.datasets.encoding import Encoding, Features, Range, encoded
 from privypurse.datasets.folders import check, file_of
 
 COLUMNS = (
@@ -26,17 +27,17 @@ _SHA256 = {
 }
 
 
-RANGES = {
-    "age": (0, 100),
-    "sex": (0, 1),
-    "cp": (1, 4),
-    "trestbps": (80, 200),
-    "chol": (0, 600),
-    "fbs": (0, 1),
-    "restecg": (0, 2),
-    "thalach": (60, 220),
-    "exang": (0, 1),
-    "oldpeak": (-3, 7),
+RANGES: dict[str, Encoding] = {
+    "age": Range(0, 100),
+    "sex": Range(0, 1),
+    "cp": Range(1, 4),
+    "trestbps": Range(80, 200),
+    "chol": Range(0, 600),
+    "fbs": Range(0, 1),
+    "restecg": Range(0, 2),
+    "thalach": Range(60, 220),
+    "exang": Range(0, 1),
+    "oldpeak": Range(-3, 7),
 }
 """Where a column lies, in round numbers that anybody might have written down beforehand."""
 
@@ -49,19 +50,14 @@ class Hospital:
     columns: dict[str, FloatArray]
 
     @property
-    def patients(self) -> int:
-        return int(self.columns["num"].size)
-
-    @property
     def labels(self) -> AnyArray:
         """1 for heart disease (num > 0), else 0."""
         return (self.columns["num"] > 0).astype(np.int64)
 
-    def features(self) -> FloatArray:
+    def features(self) -> Features:
         """The complete patients' columns as numbers in [-1, 1], by public ranges: a row depends on that row alone."""
         some = self.complete()
-        columns = [2 * (self.columns[name][some] - a) / (b - a) - 1 for name, (a, b) in RANGES.items()]
-        return np.asarray(np.stack(columns, axis=1).clip(-1, 1))
+        return encoded({name: self.columns[name][some] for name in RANGES}, RANGES)
 
     def complete(self, without: Collection[str] = OFTEN_MISSING) -> npt.NDArray[np.bool_]:
         """Which patients have a number in every column but those ``without`` which one gets along."""

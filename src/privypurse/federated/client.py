@@ -124,34 +124,30 @@ class Client:
         ``number`` counts rounds from 1. The round is paid for before it begins, whether the answer arrives or not.
         Asked again with other parameters, an answered round is refused: its answer would not belong to them.
         """
-        number = self._round(number)
+        number, terms = self._round(number), self.offer.terms
         with self._one_at_a_time:
-            return self._answer(number, state)
+            model = self._new_model()
+            before = put(state, model)
+            sent = digest_of_arrays(*(part for name in sorted(before) for part in (np.array(name), before[name])))
+            if (kept := self._book.answer(number, sent)) is not None:
+                return kept
+            if self._book.joined >= terms.cap:
+                self._book.note(number)
+                raise Declined(f"all {terms.cap} rounds that this client joins at most are spent")
+            self._book.begin(number, sent)
+            seed = self._seed
+            own = None if seed is None else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+            # The parameters are the server's: an error that somebody's record causes would tell it about them.
+            train(model, _sgd(model, terms), self._dataset, self.plan, self._loss_fn, seed=own, forgiving=True)
+            update = {name: value - before[name] for name, value in state_of(model).items()}
+            self._book.keep(number, update)
+            return update
 
     def _round(self, number: int) -> int:
         rounds = self.offer.terms.rounds
         if not is_integer(number) or not 1 <= number <= rounds:
             raise InvalidInput(f"round {number!r} is not among the {rounds} of the terms")
         return int(number)
-
-    def _answer(self, number: int, state: Mapping[str, AnyArray]) -> Update:
-        terms = self.offer.terms
-        model = self._new_model()
-        before = put(state, model)
-        sent = digest_of_arrays(*(part for name in sorted(before) for part in (np.array(name), before[name])))
-        if (kept := self._book.answer(number, sent)) is not None:
-            return kept
-        if self._book.joined >= terms.cap:
-            self._book.note(number)
-            raise Declined(f"all {terms.cap} rounds that this client joins at most are spent")
-        self._book.begin(number, sent)
-        optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
-        own = None if self._seed is None else int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0])
-        # The parameters are the server's: an error that somebody's record causes would tell it about them.
-        train(model, optimizer, self._dataset, self.plan, self._loss_fn, seed=own, forgiving=True)
-        update = {name: value - before[name] for name, value in state_of(model).items()}
-        self._book.keep(number, update)
-        return update
 
     def held(self, number: int) -> None:
         """The server has held that round without this client: it counts against the public."""
@@ -283,22 +279,23 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
                     stacklevel=3,
                 )
     shape, eagerly = replace(terms, local_steps=1, noise_multiplier=1.0), Execution(capture=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
+    sgd = _sgd(model, terms)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded: nothing of it is released
             for size in (_TRIED, 1):  # a draw may be of one
                 plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(size, dtype=np.int64))
                 records = made_up_like(dataset[0], size)
-                for forgiving in (
-                    False,
-                    True,
-                ):  # one checks isolation, the other is how rounds are trained
-                    train(model, optimizer, records, plan, loss_fn, execution=eagerly, seed=0, forgiving=forgiving)
+                for forgiving in (False, True):  # one checks isolation, the other is how rounds are trained
+                    train(model, sgd, records, plan, loss_fn, execution=eagerly, seed=0, forgiving=forgiving)
     except PrivyPurseError:
         raise
     except Exception as error:
         raise InvalidInput(f"the model does not take these records: {error}") from error
+
+
+def _sgd(model: nn.Module, terms: Terms) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
 
 
 def _whose(dataset: Dataset[Any], budgets: Budgets) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from torch import nn
 
 from privypurse.arrays import FloatArray
 from privypurse.budgets import Budgets
@@ -75,22 +77,11 @@ def terms_of(
     setting: Setting, federation: Federation, *, adversary: str = "server", epsilon: float | None = None
 ) -> Terms:
     """Terms with the noise at which ``epsilon`` (default: the reference) buys the rate of ordinary training."""
-    typical = federation.records / len(federation.silos)
-    terms = Terms(
-        rounds=setting.rounds,
-        local_steps=setting.local_steps,
-        noise_multiplier=1.0,  # still to be solved
-        batch_size=setting.batch_size,
-        learning_rate=setting.learning_rate,
-        clients=len(federation.silos),
-        client_rate=setting.client_rate,
-        clip_norm=setting.clip_norm,
-        delta=setting.delta,
-        adversary=adversary,
-        accountant=setting.accountant,
-    )
-    rate = min(1.0, setting.batch_size / typical)
-    return terms.with_noise_for(setting.reference if epsilon is None else epsilon, rate)
+    fixed = asdict(setting)
+    reference = fixed.pop("reference") if epsilon is None else epsilon
+    clients = len(federation.silos)
+    terms = Terms(**fixed, noise_multiplier=1.0, clients=clients, adversary=adversary)  # its noise is to be solved
+    return terms.with_noise_for(reference, min(1.0, setting.batch_size / (federation.records / clients)))
 
 
 def run(
@@ -106,35 +97,42 @@ def run(
         warnings.simplefilter("ignore", PrivyPurseWarning)
         offer, state = Offer.of(terms), simulation.new_state(federation.new_model, seed)
         clients = [
-            Client(
-                silo.train,
-                Budgets(each, delta=terms.delta),
-                federation.new_model,
-                losses,
-                offer,
-                Path(folder) / str(k),
-                adversary=terms.adversary,
-                seed=1000 * seed + k,
-            )
-            for k, (silo, each) in enumerate(zip(federation.silos, granted, strict=True))
+            client_of(federation, index, each, offer, Path(folder), seed=seed, adversary=terms.adversary)
+            for index, each in enumerate(granted)
         ]
         course = []
         for held in simulation.rounds(terms, state, clients, seed=seed):
             state = held.state
             course.append(accuracy(simulation.load(federation.new_model(), state), federation.test))
             told(held.number, course[-1])
-        model = simulation.load(federation.new_model(), state)
-        rows = tuple(
-            row_of(silo.name, client, each, accuracy(model, silo.train))
-            for silo, client, each in zip(federation.silos, clients, granted, strict=True)
-        )
-        for client in clients:
-            client.close()
+        rows, _ = ended(federation, clients, granted, state)
     return Trial(terms, tuple(course), rows, state)
 
 
-def row_of(name: str, client: Client, granted: FloatArray, right: float) -> Row:
-    """What became of a client's records, whose owners granted that."""
-    account = client.spent()
-    spent = account.against_server if client.offer.terms.adversary == "server" else account.against_public
-    return Row(name, client.joined, granted, spent, right)
+def client_of(
+    federation: Federation,
+    index: int,
+    granted: FloatArray,
+    offer: Offer,
+    folder: Path,
+    *,
+    seed: int | None,
+    adversary: str,
+) -> Client:
+    """One silo as a client, with its book in a folder of its own; ``granted`` holds against ``adversary``."""
+    budgets = Budgets(granted, delta=offer.terms.delta)
+    data = (federation.silos[index].train, budgets, federation.new_model, losses, offer, folder / str(index))
+    return Client(*data, adversary=adversary, seed=None if seed is None else 1000 * seed + index)
+
+
+def ended(
+    federation: Federation, clients: Sequence[Client], granted: Sequence[FloatArray], state: State
+) -> tuple[tuple[Row, ...], nn.Module]:
+    """What became of every client's records, whose owners granted that, and the model; lets go of the books."""
+    model, rows = simulation.load(federation.new_model(), state), []
+    for silo, client, each in zip(federation.silos, clients, granted, strict=True):
+        account = client.spent()
+        spent = account.against_server if client.offer.terms.adversary == "server" else account.against_public
+        rows.append(Row(silo.name, client.joined, each, spent, accuracy(model, silo.train)))
+        client.close()
+    return tuple(rows), model

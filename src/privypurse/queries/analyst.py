@@ -25,7 +25,7 @@ from privypurse.queries.callables import numbers_of, truths_of
 from privypurse.queries.columns import Column, Mask, Numbers, Truths
 from privypurse.queries.conditions import Condition, named
 from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
-from privypurse.queries.noise import noise_source
+from privypurse.queries.noise import Noise
 from privypurse.queries.noisy_sums import Pay, Price, noisy_sum, priced, scale
 from privypurse.queries.pursefile import PurseFile
 from privypurse.queries.rows import rows_of
@@ -96,7 +96,7 @@ class Analyst:
         self._epsilon = budgets.promised
         self.purses = Filter(self._epsilon, budgets.delta[budgets.first_record], currency)
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
-        self._source = noise_source(seed)
+        self._source = Noise(seed)
         self._process = os.getpid()
         self._file: PurseFile | None = None
         self._closed = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,30 +15,66 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
-    """Missing is NaN."""
+class _Values:
+    """One value a row."""
 
     values: AnyArray
-    kind: str = "numbers"
+    kind: ClassVar[str]
+    """As errors say it."""
 
     def known(self) -> Mask:
-        return ~np.isnan(self.values) if self.values.dtype.kind == "f" else _all(self.values)
+        """Which rows have a value."""
+        return np.ones(self.values.shape[0], dtype=bool)
 
     def bytes_of(self) -> list[AnyArray]:
+        """All that it holds, as arrays that have bytes of their own."""
         return [self.values]
 
 
-@dataclass(frozen=True, eq=False)
-class Truths:
-    values: Mask
-    missing: Mask | None = None
-    kind: str = "true or false"
+class Numbers(_Values):
+    """Missing is NaN."""
+
+    kind = "numbers"
 
     def known(self) -> Mask:
-        return _all(self.values) if self.missing is None else ~self.missing
+        return ~np.isnan(self.values) if self.values.dtype.kind == "f" else super().known()
+
+
+class Dates(_Values):
+    """Missing is NaT."""
+
+    kind = "dates"
+
+    def known(self) -> Mask:
+        return ~np.isnat(self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Truths(_Values):
+    missing: Mask | None = None
+    kind = "true or false"
+
+    def known(self) -> Mask:
+        return super().known() if self.missing is None else ~self.missing
 
     def bytes_of(self) -> list[AnyArray]:
         return [self.values] if self.missing is None else [self.values, self.missing]
+
+
+@dataclass(frozen=True, eq=False)
+class Other(_Values):
+    """A column that conditions know nothing of; callables may still use it."""
+
+    what: str
+    kind = "something else"
+
+    def bytes_of(self) -> list[AnyArray]:
+        if self.values.dtype.hasobject:
+            raise InvalidInput(
+                f"it holds {self.what}, so purses on disk cannot tell these data from others; convert the column to "
+                "numbers or text, or leave it out"
+            )
+        return [self.values]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +83,7 @@ class Text:
 
     codes: IntArray
     words: AnyArray
-    kind: str = "text"
+    kind: ClassVar[str] = "text"
 
     def known(self) -> Mask:
         return np.asarray(self.codes >= 0)
@@ -66,40 +102,6 @@ class Text:
         return [self.codes, ends, text]
 
 
-@dataclass(frozen=True, eq=False)
-class Dates:
-    """Missing is NaT."""
-
-    values: AnyArray
-    kind: str = "dates"
-
-    def known(self) -> Mask:
-        return ~np.isnat(self.values)
-
-    def bytes_of(self) -> list[AnyArray]:
-        return [self.values]
-
-
-@dataclass(frozen=True, eq=False)
-class Other:
-    """A column that conditions know nothing of; callables may still use it."""
-
-    what: str
-    values: AnyArray
-    kind: str = "something else"
-
-    def known(self) -> Mask:
-        return _all(self.values)
-
-    def bytes_of(self) -> list[AnyArray]:
-        if self.values.dtype.hasobject:
-            raise InvalidInput(
-                f"it holds {self.what}, so purses on disk cannot tell these data from others; convert the column to "
-                "numbers or text, or leave it out"
-            )
-        return [self.values]
-
-
 Column = Numbers | Truths | Text | Dates | Other
 
 
@@ -107,7 +109,7 @@ def column(values: Any) -> Column:
     """A column from an array, a tensor or a pandas Series. What kind it is belongs to the public schema."""
     array = as_array(values)
     if array.ndim != 1:
-        return Other("more than one number a row", array)
+        return Other(array, "more than one number a row")
     kind = array.dtype.kind
     if kind in "iu" or (kind == "f" and array.dtype.itemsize <= 8):
         return Numbers(array)
@@ -117,7 +119,7 @@ def column(values: Any) -> Column:
         return Dates(array)
     if kind in "OUT":
         return _of_objects(array)
-    return Other(f"{array.dtype}", array)
+    return Other(array, f"{array.dtype}")
 
 
 def _of_objects(array: AnyArray) -> Column:
@@ -127,20 +129,19 @@ def _of_objects(array: AnyArray) -> Column:
     try:
         arrow = _as_arrow(array.astype(object) if array.dtype.kind == "T" else array)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        return Other("a mix of kinds", array)
+        return Other(array, "a mix of kinds")
     if isinstance(arrow, pa.ChunkedArray):
         arrow = arrow.combine_chunks()
     if pa.types.is_null(arrow.type):
         return Text(np.full(array.size, -1, np.int64), np.empty(0, dtype=object))
-    if pa.types.is_string(arrow.type) or pa.types.is_large_string(arrow.type):
+    binary = pa.types.is_large_binary(arrow.type)  # see _as_arrow
+    if binary or pa.types.is_string(arrow.type) or pa.types.is_large_string(arrow.type):
         coded = arrow.dictionary_encode()
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return Text(codes, np.asarray(coded.dictionary.to_numpy(zero_copy_only=False), dtype=object))
-    if pa.types.is_large_binary(arrow.type):  # see _as_arrow
-        coded = arrow.dictionary_encode()
-        words = np.empty(len(coded.dictionary), dtype=object)
-        words[:] = [word.decode("utf-8", "surrogatepass") for word in coded.dictionary.to_pylist()]
-        return Text(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64), words)
+        words = np.asarray(coded.dictionary.to_numpy(zero_copy_only=False), dtype=object)
+        if binary:
+            words[:] = [word.decode("utf-8", "surrogatepass") for word in words]
+        return Text(codes, words)
     if pa.types.is_boolean(arrow.type):
         missing = pc.is_null(arrow).to_numpy(zero_copy_only=False) if arrow.null_count else None
         return Truths(arrow.fill_null(False).to_numpy(zero_copy_only=False), missing)
@@ -148,7 +149,7 @@ def _of_objects(array: AnyArray) -> Column:
         return Numbers(arrow.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     if pa.types.is_date(arrow.type) or pa.types.is_timestamp(arrow.type):
         return Dates(arrow.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False))
-    return Other(f"{arrow.type}", array)
+    return Other(array, f"{arrow.type}")
 
 
 def _as_arrow(array: AnyArray) -> Any:
@@ -177,7 +178,3 @@ def as_array(values: Any) -> AnyArray:
         if str(values.dtype) == "torch.bfloat16":  # which NumPy does not know
             values = values.float()
     return np.asarray(values)
-
-
-def _all(values: AnyArray) -> Mask:
-    return np.ones(values.shape[0], dtype=bool)

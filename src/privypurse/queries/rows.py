@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,9 @@ class _Lazy(Mapping[str, Column]):
                 held = self[name].bytes_of()
             except InvalidInput as error:
                 raise InvalidInput(f"the column {name!r}: {error}") from None
-            kind = f"{name}\n{self[name].kind}\n{len(held)}"
-            parts += [np.frombuffer(kind.encode("utf-8", "surrogatepass"), np.uint8), *held]
+            # What kind a column is follows from the types and the number of its arrays.
+            head = f"{name}\n{len(held)}".encode("utf-8", "surrogatepass")
+            parts += [np.frombuffer(head, np.uint8), *held]
         return digest_of_arrays(*parts)
 
 
@@ -129,87 +131,65 @@ class FrameRows(Rows):
         return self.columns.fingerprint()
 
 
-class TableRows(Rows):
-    """A mapping from column names to arrays or tensors."""
+class ArrayRows(Rows):
+    """Arrays or tensors: by column name, in a tuple, or a single one; the first dimension counts records."""
 
-    def __init__(self, table: Mapping[str, Any]) -> None:
-        if not table:
+    def __init__(self, data: Any) -> None:
+        parts = _parts(data)
+        if not parts:
             raise InvalidInput("the data have no columns")
         # Read-only views: a callable that writes into its rows would change the data for the next question.
-        self._table = {
-            name: values if _is_tensor(values) else frozen(np.asarray(values)) for name, values in table.items()
-        }
-        lengths = {name: _length(values, name) for name, values in self._table.items()}
+        parts = {name: part if _is_tensor(part) else frozen(np.asarray(part)) for name, part in parts.items()}
+        lengths = {name: _length(part, name) for name, part in parts.items()}
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{name}: {length:,}" for name, length in lengths.items())
             raise InvalidInput(
-                f"the columns of the data differ in length ({said}); give each one entry for every record"
+                f"the arrays of the data differ in length ({said}); give each an entry for every record"
             )
-        self.count = next(iter(lengths.values()))
-        self.columns: _Lazy = _Lazy(list(self._table), lambda name: self._table[name])
+        self._data, self.count = _like(data, parts), next(iter(lengths.values()))
+        self.columns = _Lazy(list(parts), parts.__getitem__) if isinstance(data, Mapping) else {}
+
+    def _each(self, change: Callable[[Any], Any], rows: Any) -> Any:
+        return _like(rows, {name: change(part) for name, part in _parts(rows).items()})
 
     @property
     def whole(self) -> Any:
-        return {name: _own(values) for name, values in self._table.items()}
+        return self._each(_own, self._data)
 
     def take(self, rows: Any, places: AnyArray) -> Any:
-        return {name: _read_only(values[places]) for name, values in rows.items()}
+        return self._each(lambda part: _read_only(part[places]), rows)
 
     def length(self, rows: Any) -> int:
-        return len(next(iter(rows.values())))
+        return len(next(iter(_parts(rows).values())))
 
     def probes(self) -> Any:
-        return {name: _probe_like(values, place) for place, (name, values) in enumerate(self._table.items())}
+        place = itertools.count()
+        return self._each(lambda part: _probe_like(part, next(place)), self._data)
 
     def fingerprint(self) -> str:
-        return self.columns.fingerprint()
+        if isinstance(self.columns, _Lazy):
+            return self.columns.fingerprint()
+        return digest_of_arrays(*map(as_array, _parts(self._data).values()))
 
 
-class ArrayRows(Rows):
-    """An array or tensor, or a tuple of them; the first dimension counts records."""
+def _parts(rows: Any) -> dict[Any, Any]:
+    """Arrays by name, or by place."""
+    return dict(rows if isinstance(rows, Mapping) else enumerate(rows if isinstance(rows, tuple) else (rows,)))
 
-    def __init__(self, data: Any) -> None:
-        self._several = isinstance(data, tuple)
-        parts = data if self._several else (data,)
-        parts = tuple(part if _is_tensor(part) else frozen(np.asarray(part)) for part in parts)
-        lengths = {_length(part, "the data") for part in parts}
-        if len(lengths) != 1:
-            raise InvalidInput(
-                f"the arrays of the data differ in length: {sorted(lengths)}; the first dimension counts records"
-            )
-        self._data, self.count, self.columns = self._form(parts), lengths.pop(), {}
 
-    def _form(self, parts: tuple[Any, ...]) -> Any:
-        return parts if self._several else parts[0]
-
-    def _parts(self, rows: Any) -> tuple[Any, ...]:
-        return rows if self._several else (rows,)
-
-    @property
-    def whole(self) -> Any:
-        return self._form(tuple(_own(part) for part in self._parts(self._data)))
-
-    def take(self, rows: Any, places: AnyArray) -> Any:
-        return self._form(tuple(_read_only(part[places]) for part in self._parts(rows)))
-
-    def length(self, rows: Any) -> int:
-        return len(self._parts(rows)[0])
-
-    def probes(self) -> Any:
-        return self._form(tuple(_probe_like(part, place) for place, part in enumerate(self._parts(self._data))))
-
-    def fingerprint(self) -> str:
-        return digest_of_arrays(*(as_array(part) for part in self._parts(self._data)))
+def _like(rows: Any, parts: dict[Any, Any]) -> Any:
+    """Arrays in the form of those."""
+    if isinstance(rows, Mapping):
+        return parts
+    return tuple(parts.values()) if isinstance(rows, tuple) else parts[0]
 
 
 def rows_of(data: Any) -> Rows:
     """The face of a DataFrame, a mapping of columns, an array, a tensor, or a tuple of arrays or tensors."""
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return FrameRows(data)
-    if isinstance(data, Mapping):
-        return TableRows(data)
-    parts = data if isinstance(data, tuple) and data else (data,)
-    if all(isinstance(part, np.ndarray) or _is_tensor(part) for part in parts):
+    arrays = _parts(data).values() or (data,)
+    if isinstance(data, Mapping) or all(isinstance(part, np.ndarray) or _is_tensor(part) for part in arrays):
         return ArrayRows(data)
     raise InvalidInput(
         f"data is of type {type(data).__name__}; give a pandas DataFrame, a mapping from names to arrays, an array, "
@@ -231,9 +211,9 @@ def _is_tensor(values: Any) -> bool:
     return hasattr(values, "new_tensor") and hasattr(values, "detach")
 
 
-def _length(values: Any, name: str) -> int:
+def _length(values: Any, name: Any) -> int:
     if values.ndim == 0:
-        raise InvalidInput(f"{name} is a single number; the first dimension of data counts records")
+        raise InvalidInput(f"{name} of the data is a single number; the first dimension counts records")
     return int(values.shape[0])
 
 

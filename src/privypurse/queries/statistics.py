@@ -22,7 +22,7 @@ from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import SYMBOLS, Cost
 from privypurse.queries.contributions import Dense
-from privypurse.queries.noise import Noise, noise_source
+from privypurse.queries.noise import Noise
 from privypurse.queries.noisy_sums import Price, checked_delta, noisy_sum, priced, scale, worst_cost
 
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -86,7 +86,7 @@ def count(
     price = priced(purses, 1.0, noise=noise, delta=delta)
     _refuse_beyond_all(price.cost.amount, purses)
     parts = Dense(each.astype(np.float64)[:, None])
-    total = noisy_sum(parts, purses, clip=1.0, noise=price.noise, source=noise_source(seed))
+    total = noisy_sum(parts, purses, clip=1.0, noise=price.noise, source=Noise(seed))
     return Estimate(float(total[0]), price.noise, price.cost)
 
 
@@ -103,7 +103,7 @@ def mean(
     _refuse_not_finite(each)
     price = priced(purses, high / 2, noise=noise, delta=delta)
     _refuse_beyond_all(price.cost.amount, purses)
-    return _mean(each, purses, price, noise_source(seed))
+    return _mean(each, purses, price, Noise(seed))
 
 
 def quantiles(
@@ -133,7 +133,7 @@ def quantiles(
     times = integer(steps, "steps", hint="20 is usual")
     price = priced(purses, math.sqrt(wanted.size) / 2, noise=noise, delta=delta)
     _refuse_beyond_all(times * price.cost.amount, purses)
-    return _quantiles(each, purses, wanted, high, price, times, noise_source(seed))
+    return _quantiles(each, purses, wanted, high, price, times, Noise(seed))
 
 
 def release(
@@ -152,7 +152,7 @@ def release(
     if not total > 0:
         raise InvalidInput(f"(ε = {most:g}, δ = {at:g}) is too small to tell anything")
     _refuse_beyond_all(total, purses)
-    source = noise_source(seed)
+    source = Noise(seed)
     length = math.sqrt(len(PROBABILITIES)) / 2
     for_mean = high / 2 / math.sqrt(_MEAN_SHARE * total / one)
     for_steps = length / math.sqrt((1 - _MEAN_SHARE) * total / STEPS / one)

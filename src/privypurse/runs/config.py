@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from privypurse.assignment import METHODS
-from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.datasets.encoding import Categories, Encoding, Range
 from privypurse.errors import InvalidInput
 from privypurse.plans import stop_rules
@@ -120,10 +119,6 @@ class Grants:
             raise InvalidInput("simulate beside columns of the table; keep the one or the other")
         if isinstance(self.delta, str):
             raise InvalidInput(f"delta is {self.delta!r}; simulated budgets need a number, such as 1e-5")
-
-    @property
-    def chosen_delta(self) -> float | str:
-        return DEFAULT_DELTA if self.delta is None else self.delta
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,6 @@ def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int] = (64,), activ
     return nn.Sequential(*layers, nn.Linear(width, classes))
 
 
-def cnn(shape: Sequence[int], classes: int) -> nn.Module:
-    """The small network of Tramèr & Boneh (2021) for private training: 26,010 parameters on 28 × 28 grey images."""
-    return TramerBoneh(classes, shape)
-
-
 def model_of(config: Model, shape: Sequence[int], classes: int) -> nn.Module:
     """The network of a configuration, tried on zeros so that a wrong shape shows before anybody's data is touched.
 
@@ -63,7 +58,7 @@ def model_of(config: Model, shape: Sequence[int], classes: int) -> nn.Module:
     if config.kind == "mlp":
         return mlp(shape, classes, config.hidden, config.activation)
     if config.kind == "cnn":
-        return cnn(shape, classes)
+        return TramerBoneh(classes, shape)
     try:
         model = _imported(config.kind)(**config.options)
     except InvalidInput:

@@ -10,6 +10,7 @@ from privypurse.accounting import Progress
 from privypurse.assignment import Exclude
 from privypurse.assignment import plan as make_plan
 from privypurse.budgets import Budgets, preferences
+from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.budgets.person_ids import Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
@@ -22,16 +23,14 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -
     Guarantee: it keeps the budgets of the configuration, or, where that names none, was made for the people of these
     rows: by their ids, or for exactly this file.
     """
-    budgets = None if config.budgets is None else _budgets(config.budgets, config, records)
+    table = config.data.table if isinstance(config.data, Table) else None
+    budgets, seal = (None, None) if config.budgets is None else granted(config.budgets, table, records)
     if isinstance(config.plan, Path):
         loaded = Plan.load(config.plan)
         _refuse_others(loaded, config, budgets)
         return loaded
     assert budgets is not None
-    if budgets.person is not None or not isinstance(config.data, Table):
-        return made(config.plan, budgets, progress)
-    seal = Seal.of(config.data.table)  # before planning, which takes a while
-    return made(config.plan, budgets, progress).sealed(seal)
+    return made(config.plan, budgets, seal, progress)
 
 
 def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> None:
@@ -61,24 +60,25 @@ def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> No
         plan.check(budgets)
 
 
-def _budgets(asked: Grants, config: RunConfig, records: int) -> Budgets:
+def granted(asked: Grants, table: Path | None, records: int = 0) -> tuple[Budgets, Seal | None]:
+    """Everybody's budgets, and without ids what binds them to the table as it was read."""
+    delta = DEFAULT_DELTA if asked.delta is None else asked.delta
     if asked.simulate is not None:
         random = np.random.default_rng(asked.simulate.seed)
-        drawn = preferences.levels(records, asked.simulate.epsilon, asked.simulate.shares, random)
-        return Budgets(drawn, delta=asked.chosen_delta)
-    assert isinstance(config.data, Table)
-    return Budgets.read(
-        config.data.table,
-        asked.epsilon,
-        level=asked.level,
-        levels=asked.levels,
-        delta=asked.chosen_delta,
-        person=asked.person,
-    )
+        budgets = Budgets(
+            preferences.levels(records, asked.simulate.epsilon, asked.simulate.shares, random), delta=delta
+        )
+    else:
+        assert table is not None
+        budgets = Budgets.read(
+            table, asked.epsilon, level=asked.level, levels=asked.levels, person=asked.person, delta=delta
+        )
+    return budgets, None if table is None or budgets.person is not None else Seal.of(table)
 
 
-def made(asked: NewPlan, budgets: Budgets, progress: Progress | None = None) -> Plan:
-    """The plan that a configuration or a command asks for."""
+def made(asked: NewPlan, budgets: Budgets, seal: Seal | None, progress: Progress | None = None) -> Plan:
+    """The plan that a configuration or a command asks for, for the rows under that seal."""
     arguments = {**vars(asked), "method": asked.method if asked.threshold is None else Exclude(asked.threshold)}
     del arguments["threshold"]
-    return make_plan(budgets, **arguments, progress=progress)
+    plan = make_plan(budgets, **arguments, progress=progress)
+    return plan if seal is None else plan.sealed(seal)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,13 @@ from privypurse.arrays import AnyArray, IntArray
 from privypurse.budgets import tables as tabular
 from privypurse.datasets.encoding import Features, Range
 from privypurse.runs.config import BuiltIn, Table
+
+_IMAGES: dict[str, Callable[[], datasets.Images]] = {
+    "mnist": datasets.mnist,
+    "fashion-mnist": partial(datasets.mnist, "FashionMNIST"),
+    "cifar10": datasets.cifar10,
+    "svhn": datasets.svhn,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,18 +66,10 @@ def records_of(data: BuiltIn | Table) -> TrainTest:
         inputs, labels = adult.features(), adult.labels()
         first, second = (Records(inputs[some], labels[some]) for some in (adult.train, adult.test))
         return TrainTest(first, second, 2)
-    images = _images(data.name)
+    images = _IMAGES[data.name]()
     return TrainTest(
         pixels(images.train_images, images.train_labels), pixels(images.test_images, images.test_labels), 10
     )
-
-
-def _images(name: str) -> datasets.Images:
-    if name == "cifar10":
-        return datasets.cifar10()
-    if name == "svhn":
-        return datasets.svhn()
-    return datasets.mnist({"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[name])
 
 
 def pixels(images: AnyArray, labels: AnyArray) -> Records:

@@ -187,7 +187,7 @@ def test_heart_disease_has_the_patients_of_its_description() -> None:
     complete = {"cleveland": 303, "hungarian": 261, "switzerland": 46, "va": 130}
     assert list(hospitals) == list(diagnoses)
     for name, hospital in hospitals.items():
-        assert hospital.patients == sum(diagnoses[name])
+        assert hospital.labels.size == sum(diagnoses[name])
         assert hospital.labels.sum() == sum(diagnoses[name][1:])
         assert hospital.complete().sum() == complete[name]
         assert len(hospital.columns) == 14

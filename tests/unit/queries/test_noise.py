@@ -9,14 +9,14 @@ from scipy import stats
 
 import privypurse as pp
 from privypurse.errors import PrivyPurseWarning
-from privypurse.queries.noise import SecureNoise, noise_source
+from privypurse.queries.noise import Noise
 
 COUNT = 200_000
 RARELY = 1e-7
 
 
 def test_distribution():
-    drawn, law = SecureNoise().normal(COUNT), stats.norm
+    drawn, law = Noise().normal(COUNT), stats.norm
     assert drawn.dtype == np.float64
     assert stats.kstest(drawn, law.cdf).pvalue > RARELY
     for wrong in (0.95, 1.05):
@@ -26,7 +26,7 @@ def test_distribution():
 
 
 def test_normal_deviation_to_a_percent():
-    drawn = SecureNoise().normal(COUNT)
+    drawn = Noise().normal(COUNT)
 
     def chance(values):
         squares = float(np.square(values).sum())
@@ -38,14 +38,14 @@ def test_normal_deviation_to_a_percent():
 
 
 def test_the_two_numbers_of_one_transform_are_independent():
-    first, second = np.split(SecureNoise().normal(COUNT), 2)
+    first, second = np.split(Noise().normal(COUNT), 2)
     for one, other in ((first, second), (first**2, second**2), (np.abs(first), np.abs(second))):
         assert stats.pearsonr(one, other).pvalue > RARELY
     assert stats.pearsonr(first**2, first**2 + second).pvalue < RARELY
 
 
 def test_extreme_words_give_finite_noise():
-    class Extreme(SecureNoise):
+    class Extreme(Noise):
         def _words(self, count):
             return np.full(count, self.word, dtype=np.uint64)
 
@@ -59,22 +59,22 @@ def test_extreme_words_give_finite_noise():
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_any_count(count):
-    assert SecureNoise().normal(count).shape == (count,)
+    assert Noise().normal(count).shape == (count,)
 
 
 def test_secure_noise_never_repeats_and_a_seed_does_and_says_so():
-    assert not np.intersect1d(SecureNoise().normal(1000), SecureNoise().normal(1000)).size
-    assert noise_source().secure
+    assert not np.intersect1d(Noise().normal(1000), Noise().normal(1000)).size
+    assert Noise().secure
     drawn = []
     for seed in (1, 1, 2):
         with pytest.warns(PrivyPurseWarning, match="nothing is private"):
-            source = noise_source(seed)
+            source = Noise(seed)
         assert not source.secure
         drawn.append(source.normal(10).tobytes())
     assert drawn[0] == drawn[1] != drawn[2]
     for bad in (-1, 1.5, True, "1"):
         with pytest.raises(pp.InvalidInput, match="seed"):
-            noise_source(bad)
+            Noise(bad)
 
 
 def test_no_torch_is_loaded():

@@ -34,9 +34,7 @@ def test_answers_lie_on_a_public_grid(n, clip, noise):
     assert n * clip / fine <= 2**52
     purses = Filter(np.full(n, 1e6), np.full(n, 1e-5))
     values = np.random.default_rng(0).normal(size=(n, 1)) * clip
-    answer = noisy_sums.noisy_sum(
-        contributions.Dense(values), purses, clip=clip, noise=noise, source=analyst.noise_source()
-    )
+    answer = noisy_sums.noisy_sum(contributions.Dense(values), purses, clip=clip, noise=noise, source=analyst.Noise())
     assert (answer / fine == np.rint(answer / fine)).all()
 
 

@@ -104,7 +104,7 @@ def test_everyone_pays_for_their_own_term():
 
 
 def test_mean_against_brute_force_and_who_cannot_pay(monkeypatch):
-    monkeypatch.setattr(statistics, "noise_source", lambda seed: Silent())
+    monkeypatch.setattr(statistics, "Noise", lambda seed: Silent())
     values = [0.5, 9.0, 1.0, 2.0, 2.0]
     kept = purses(5, [1.0, 1.0, 1.0, 1.0, 0.01])
     noise = 30.0
@@ -119,7 +119,7 @@ def test_mean_against_brute_force_and_who_cannot_pay(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_quantiles_without_noise_are_those_of_sorting(monkeypatch, seed):
-    monkeypatch.setattr(statistics, "noise_source", lambda seed: Silent())
+    monkeypatch.setattr(statistics, "Noise", lambda seed: Silent())
     rng = np.random.default_rng(seed)
     for values in (
         rng.random(5000) * 8,

@@ -9,6 +9,7 @@ import privypurse as pp
 from privypurse.datasets.encoding import Categories, Range
 from privypurse.runs import config
 from privypurse.runs.config import parse_config
+from privypurse.runs.planning import granted
 
 BUILT_IN = """
 [data]
@@ -73,7 +74,7 @@ def test_a_small_file_takes_the_defaults():
     read = parse_config(BUILT_IN)
     assert read.data == config.BuiltIn("adult")
     assert read.budgets == config.Grants(simulate=config.Simulated((1.0, 2.0), (0.6, 0.4), 3))
-    assert read.budgets.chosen_delta == 1e-5
+    assert set(granted(read.budgets, None, 10)[0].delta.tolist()) == {1e-5}
     assert read.plan == config.NewPlan(steps=10, batch_size=64)
     assert (read.plan.method, read.plan.accountant, read.plan.noise_multiplier) == ("sample", "pld", None)
     assert read.model == config.Model("mlp", (64,), "relu", {})
@@ -98,7 +99,7 @@ def test_every_key_arrives():
     )
     elsewhere = TABLE.replace('person = "id"\n', "").replace('label = "inc', 'person = "id"\nlabel = "inc')
     assert parse_config(elsewhere) == read
-    assert read.budgets.chosen_delta == "failure"
+    assert read.budgets.delta == "failure"
     assert parse_config(BUILT_IN).budgets.delta is None
     assert read.budgets == config.Grants(
         level="consent", levels={"strict": 1.0, "relaxed": 3.0}, person="id", delta="failure"

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from privypurse.runs.config import Model, Optimizer
-from privypurse.runs.models import cnn, mlp, model_of, optimizer_of
+from privypurse.runs.models import TramerBoneh, mlp, model_of, optimizer_of
 
 NETS = """
 import torch
@@ -53,14 +53,14 @@ def test_an_mlp_is_what_it_says():
 
 
 def test_the_cnn_is_that_of_tramer_and_boneh():
-    model = cnn((1, 28, 28), 10)
+    model = TramerBoneh(10, (1, 28, 28))
     assert sum(p.numel() for p in model.parameters()) == 26_010
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     x = torch.randn(2, 1, 28, 28)
     y = F.max_pool2d(torch.tanh(layers[0](x)), 2, 1)
     y = F.max_pool2d(torch.tanh(layers[1](y)), 2, 1)
     assert torch.equal(model(x), layers[3](torch.tanh(layers[2](y.flatten(1)))))
-    assert cnn((3, 32, 32), 10)(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    assert TramerBoneh(10, (3, 32, 32))(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_a_module_of_the_users_is_imported_and_called(nets):
