@@ -12,20 +12,10 @@ from torch import Tensor, nn
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import Tape
 from privypurse.training.isolation.model import require_isolated
-from privypurse.training.isolation.tracking import (
-    FOREIGN,
-    Drawn,
-    Places,
-    Rows,
-    handed,
-    mixed,
-    over_records,
-    place_of,
-    plain,
-    require_constant,
-    state_of,
-    untracked,
-)
+from privypurse.training.isolation.tracking.operation import require_constant
+from privypurse.training.isolation.tracking.record_sum import FOREIGN, over_records
+from privypurse.training.isolation.tracking.states import Drawn, Places, Rows, plain, state_of
+from privypurse.training.isolation.tracking.structures import handed, mixed, place_of, untracked
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import Batch
 

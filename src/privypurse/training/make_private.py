@@ -21,7 +21,7 @@ from privypurse.training.individual.accounting import Individual, accounting_of
 from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
-from privypurse.training.isolation.tracking import leave_to_python
+from privypurse.training.isolation.tracking.tensor import leave_to_python
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws

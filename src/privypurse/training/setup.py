@@ -67,7 +67,7 @@ def _held(recorder: Recorder, optimizer: torch.optim.Optimizer) -> dict[str, nn.
     if not recorder.layers:
         raise InvalidInput("the model has no trainable parameters")
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    parameters = {name: value for name, value in recorder.trainable().items() if id(value) in held}
+    parameters = {name: value for name, value in recorder.trainable.items() if id(value) in held}
     strangers = len(held) - len(parameters)
     if strangers > 0:
         raise InvalidInput(

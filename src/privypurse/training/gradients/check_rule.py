@@ -13,9 +13,7 @@ from privypurse.training.gradients.clipping import norms, sums, uses_of
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.replaced_records import counts_records
 
-_SHARE = (
-    1e-3  # by which a norm may be too large and a gradient be off: far more than rounding, far less than an error
-)
+_SHARE = 1e-3  # a norm may be too large, and a gradient off, by that: far more than rounding, far less than an error
 _ROUNDING = 1e-5  # by which autograd itself may be off, in float32
 
 

@@ -124,8 +124,10 @@ class Recorder:
         found = {id(module): (name, module, rule) for name, module, rule in watched_layers(model)}
         self.layers: list[tuple[str, nn.Module, Rule]] = list(found.values())  # a layer with two parents once
         self._watched = [(module, rule, self._own(module, rule)) for _, module, rule in self.layers]
-        self._trainable = list(self.trainable().values())
         self._parameters = list(model.named_parameters())
+        self.trainable = {name: parameter for name, parameter in self._parameters if parameter.requires_grad}
+        """The parameters to be trained, by name; a shared one once."""
+        self._trainable = list(self.trainable.values())
         self._frozen = [(name, value) for name, value in self._parameters if not value.requires_grad]
         self._buffers = [
             (module, name, f"{prefix}.{name}" if prefix else name)
@@ -141,10 +143,6 @@ class Recorder:
             for local, parameter in module.named_parameters(recurse=rule.whole_module)
             if parameter.requires_grad
         }
-
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters to be trained, by name; a shared one once."""
-        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @contextmanager
     def _recording(self, tape: Tape) -> Iterator[None]:

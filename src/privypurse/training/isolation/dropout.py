@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -19,23 +18,7 @@ _DROPOUT_OF_ATTENTION = 4  # its place among the arguments of scaled_dot_product
 
 
 class DropoutOff(TorchFunctionMode):
-    """Layers of dropout are in evaluation mode, and its functions give back what they were given."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self._layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
-
-    def __enter__(self) -> DropoutOff:
-        self._training = [layer.training for layer in self._layers]
-        for layer in self._layers:
-            layer.training = False
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for layer, training in zip(self._layers, self._training, strict=True):
-            layer.training = training
+    """The functions of dropout, which its layers call too, give back what they were given."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

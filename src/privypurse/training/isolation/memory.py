@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,7 @@ class Memory:
     def __init__(self, model: nn.Module) -> None:
         self.leaves: dict[str, Any] = {}
         self._held: list[tuple[Any, Any]] = []
-        self._tensors: list[tuple[Tensor, Tensor]] = []
-        self._arrays: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = []
+        self._values: list[tuple[Any, Any]] = []
         self._seen: dict[int, Any] = {}
         self._walk(model, "", 0)
 
@@ -40,13 +38,9 @@ class Memory:
         if id(value) in self._seen or isinstance(value, (nn.Parameter, *_CLOSED)) or depth > _DEEPEST:
             return
         self._seen[id(value)] = value
-        if isinstance(value, Tensor):
-            copy = value.detach().clone()
-            self._tensors.append((value, copy))
-            self.leaves[path] = copy
-        elif isinstance(value, np.ndarray):
-            self.leaves[path] = copied = value.copy()
-            self._arrays.append((value, copied))
+        if isinstance(value, Tensor | np.ndarray):
+            self.leaves[path] = copy = value.detach().clone() if isinstance(value, Tensor) else value.copy()
+            self._values.append((value, copy))
         elif isinstance(value, GENERATORS):
             state = state_of(value)
             self.leaves[path] = state if isinstance(state, Tensor) else repr(state)
@@ -54,23 +48,15 @@ class Memory:
             self._inside(value, path, depth)
 
     def _inside(self, value: Any, path: str, depth: int) -> None:
-        found: Iterator[tuple[Any, Any]]
-        if isinstance(value, dict):
-            self._held.append((value, dict(value)))
-            found = iter(list(value.items()))
-        elif isinstance(value, list | tuple | deque):
-            if not isinstance(value, tuple):
-                self._held.append((value, list(value)))
-            found = enumerate(list(value))
-        elif isinstance(value, set | frozenset):
+        if isinstance(value, set | frozenset):
             self.leaves[path] = frozenset(value)
             return
-        elif hasattr(value, "__dict__"):
-            self._held.append((vars(value), dict(vars(value))))
-            found = iter(list(vars(value).items()))
-        else:
-            return
-        for name, inner in found:
+        several = isinstance(value, list | tuple | deque)
+        holder = value if several or isinstance(value, dict) else getattr(value, "__dict__", ())
+        before: Any = list(holder) if several else dict(holder)
+        if not isinstance(holder, tuple):
+            self._held.append((holder, before))
+        for name, inner in enumerate(before) if several else before.items():
             plain = name in ("_buffers", "_modules") and isinstance(value, nn.Module)
             self._walk(inner, path if plain else f"{path}.{name}" if path else str(name), depth + (not plain))
 
@@ -84,13 +70,11 @@ class Memory:
             elif len(value) != len(before) or any(map(lambda a, b: a is not b, value, before)):
                 value.clear()
                 value.extend(before)
-        for array, before in self._arrays:
-            if array.flags.writeable:
-                array[...] = before
-        with torch.no_grad():
-            for tensor, copy in self._tensors:
-                if not _alike(tensor, copy):
-                    tensor.detach().copy_(copy)
+        for value, copy in self._values:
+            if isinstance(value, Tensor) and not _alike(value, copy):
+                value.detach().copy_(copy)
+            elif isinstance(value, np.ndarray) and value.flags.writeable:
+                value[...] = copy
 
     def other_than(self, other: Memory) -> list[str]:
         """The paths at which the two differ."""

@@ -46,7 +46,7 @@ def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[
     if records < 2:
         return
     given = inputs, options
-    with torch.no_grad(), DropoutOff(recorder.model):
+    with torch.no_grad(), DropoutOff():
         trial = _Trial(recorder, given, records)
         whole, left = trial.run(given)
         few = min(2, records - 1)
@@ -85,9 +85,8 @@ class _Trial:
             left = Memory(self._recorder.model)
         finally:
             self._memory.restore()
-        now = fingerprint(self._parameters)
-        wrong = ~((now == self._before) | (now.isnan() & self._before.isnan())).all(dim=1)
-        _require_no_memory([name for (name, _), bad in zip(self._parameters, wrong.tolist(), strict=True) if bad])
+        same = torch.isclose(fingerprint(self._parameters), self._before, 0.0, 0.0, equal_nan=True).all(dim=1)
+        _require_no_memory([name for (name, _), ok in zip(self._parameters, same.tolist(), strict=True) if not ok])
         return seen, left
 
     def back(self, *, kept: Tensor | None = None, louder: Tensor | None = None) -> Tape:
@@ -127,15 +126,14 @@ def _came_back(trial: _Trial, louder: Tensor) -> Seen:
 
 def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
     """Raise if what comes back to these records changes with what comes back to others."""
-    for (name, one), (_, two) in zip(quiet, loud, strict=False):
-        index = rows.to(one.device)
-        if one.shape == two.shape and _changed(one[index], two[index], one, one_shape=True):
-            raise InvalidInput(
-                f"the gradient that comes back to layer {name} for a record changes with that of other records, so "
-                "clipping would bound nothing (records must not mix; see docs/soundness.md#isolation): a hook or an "
-                "autograd.Function behind it computes over records, as by a norm of the whole gradient. Take it out; "
-                "clipping is done here, for each person"
-            )
+    name = _first_changed(quiet, loud, rows)
+    if name is not None:
+        raise InvalidInput(
+            f"the gradient that comes back to layer {name} for a record changes with that of other records, so "
+            "clipping would bound nothing (records must not mix; see docs/soundness.md#isolation): a hook or an "
+            "autograd.Function behind it computes over records, as by a norm of the whole gradient. Take it out; "
+            "clipping is done here, for each person"
+        )
 
 
 def _require_own_copies(tape: Tape, kept: Tensor, records: int) -> None:
@@ -162,26 +160,29 @@ def _require_no_memory(names: list[str]) -> None:
 
 
 def _require_same_rows(whole: Seen, other: Seen, rows: Tensor) -> None:
-    """Raise if these rows, the first ones if ``other`` has no more, are not the same in both."""
-    if [name for name, _ in whole] != [name for name, _ in other]:
-        pairs = zip(whole, other, strict=False)
-        raise InvalidInput(_mixes(next((name for (name, _), (now, _) in pairs if name != now), "the model")))
-    for (name, one), (_, two) in zip(whole, other, strict=True):
+    """Raise if a layer gives these rows otherwise in the two."""
+    others = [name for (name, _), (now, _) in zip(whole, other, strict=False) if name != now]
+    others += ["the model"] if len(whole) != len(other) else []  # which layers ran must be the same, too
+    name = others[0] if others else _first_changed(whole, other, rows)
+    if name is not None:
+        raise InvalidInput(
+            f"what {name} gives for a record changes with the other records in the batch, so clipping would bound "
+            "nothing (records must not mix; see docs/soundness.md#isolation): nothing may be computed over the first "
+            "dimension, rows must keep their order, and random numbers come from the global generators. A model "
+            "that gives its own mean loss should give one loss for each record"
+        )
+
+
+def _first_changed(whole: Seen, other: Seen, rows: Tensor) -> str | None:
+    """The first layer for which these rows, the first ones if ``other`` has no more, are not the same in both."""
+    for (name, one), (_, two) in zip(whole, other, strict=False):
         index = rows.to(one.device)
         if one.shape[:1] < (int(rows[-1]) + 1,) or not one.is_floating_point():
             continue
         mine, now = one[index], two[index]
         if mine.shape == now.shape and _changed(mine, now, one, one_shape=one.shape == two.shape):
-            raise InvalidInput(_mixes(name))
-
-
-def _mixes(name: str) -> str:
-    return (
-        f"what {name} gives for a record changes with the other records in the batch, so clipping would bound "
-        "nothing (records must not mix; see docs/soundness.md#isolation): nothing may be computed over the first "
-        "dimension, rows must keep their order, and random numbers come from the global generators. A model "
-        "that gives its own mean loss should give one loss for each record"
-    )
+            return name
+    return None
 
 
 def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:

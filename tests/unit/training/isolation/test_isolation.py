@@ -16,6 +16,7 @@ import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
 from privypurse.training import loop
 from privypurse.training.gradients import clipping
+from privypurse.training.isolation.dropout import DropoutOff
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
 LOSS = partial(F.cross_entropy, reduction="none")
@@ -328,3 +329,15 @@ def test_a_record_that_takes_a_way_of_its_own_moves_no_other_and_leaves_nothing(
     expected = total(build(), TensorDataset(x[others], y[others]), planned(11), forgiving=True)
     assert float((found - expected).norm()) <= own + 1e-6
     assert float(expected.norm()) > 1
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout]
+)
+@pytest.mark.parametrize("inplace", [False, True])
+def test_dropout_is_off_in_layers_and_functions_while_a_model_is_asked(layer: type[nn.Module], inplace: bool) -> None:
+    drops = layer(0.5, inplace)
+    x = torch.randn(*(3, 4, 2, 5, 5)[: {nn.Dropout1d: 3, nn.Dropout2d: 4}.get(layer, 5)])
+    with DropoutOff():
+        assert torch.equal(drops(x.clone()), x)
+    assert not torch.equal(drops(x.clone()), x)

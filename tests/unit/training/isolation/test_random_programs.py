@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import privypurse as pp
-from privypurse.training.isolation.tracking import Drawn, Places, Rows, handed, indexing, plain, state_of
+from privypurse.training.isolation.tracking import indexing
+from privypurse.training.isolation.tracking.states import Drawn, Places, Rows, plain, state_of
+from privypurse.training.isolation.tracking.structures import handed
 
 SIZE = 4  # of every dimension, so that no shape tells them apart
 ALL = torch.arange(SIZE)

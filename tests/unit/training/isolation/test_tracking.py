@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import privypurse as pp
-from privypurse.training.isolation.tracking import Drawn, Mixed, Places, Rows, Total, Tracked, handed, plain, state_of
+from privypurse.training.isolation.tracking.states import Drawn, Mixed, Places, Rows, Total, plain, state_of
+from privypurse.training.isolation.tracking.structures import handed
+from privypurse.training.isolation.tracking.tensor import Tracked
 
 torch.set_num_threads(1)
 RECORDS, TOKENS, WIDTH = 5, 4, 3

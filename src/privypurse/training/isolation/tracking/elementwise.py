@@ -126,29 +126,9 @@ def kept_unless(wrong: Callable[[Operation, Tensor, int], bool], complaint: str)
     return kept
 
 
-def rewrites_table(op: Operation, value: Tensor, dim: int) -> bool:
-    """Whether embedding shortens the rows that are looked up, for all who look them up later."""
-    return op.argument(3, "max_norm") is not None
-
-
-def normalises(op: Operation, value: Tensor, dim: int) -> bool:
-    """Whether layer_norm goes over this dimension: it does over the last ones."""
-    return dim >= value.dim() - len(op.argument(1, "normalized_shape"))
-
-
 def uses_batch(op: Operation, value: Tensor, dim: int) -> bool:
     """Whether batch_norm is not in evaluation mode, with statistics that it knew before."""
     return bool(op.argument(5, "training", default=False)) or op.argument(1, "running_mean") is None or dim != 0
-
-
-def pads(op: Operation, value: Tensor, dim: int) -> bool:
-    """Whether pad adds to this dimension."""
-    return bool(len(op.argument(1, "pad")) // 2 >= value.dim() - dim)
-
-
-def counts_classes(op: Operation, value: Tensor, dim: int) -> bool:
-    """Whether one_hot is left to find the largest label of the batch, which would tell of others."""
-    return int(op.argument(1, "num_classes", default=-1)) < 0
 
 
 def not_images(op: Operation, value: Tensor, dim: int) -> bool:

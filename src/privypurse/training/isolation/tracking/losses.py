@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -74,46 +75,38 @@ def _rows(op: Operation, given: dict[str, Any]) -> tuple[Tensor, Rows]:
     return losses, Rows(places, 0)
 
 
-def _finished(op: Operation, given: dict[str, Any], losses: Tensor, state: Rows) -> Known:
+def _finished(
+    op: Operation, given: dict[str, Any], losses: Tensor, state: Rows, counted: Callable[[], Tensor] | None = None
+) -> Known:
+    """As the loss was asked for; ``counted`` is what a record's mean divides by, if not by all of its entries."""
     kind = _reduction_of(given)
     require_rows(losses, state)
     if kind == "none":
         return Known(losses, state)
-    _require_gradient(op, losses)
+    if not (torch.is_grad_enabled() and losses.requires_grad):
+        raise op.refusal("goes over records")  # without a gradient it is only read
     others = tuple(dim for dim in range(losses.dim()) if dim != state.dim)
-    if kind != "batchmean":
+    if kind != "batchmean" and (kind != "mean" or counted is None):
         return over_records(per_record(losses, state, others, kind), state.places, kind)
     if state.dim != 0:
         raise op.refusal("takes records first")
     own = per_record(losses, state, others, "sum")
-    return over_records(own / own_counts(state.places, own), state.places, "mean")
-
-
-def _require_gradient(op: Operation, losses: Tensor) -> None:
-    """A loss without a gradient is only read."""
-    if not (torch.is_grad_enabled() and losses.requires_grad):
-        raise op.refusal("goes over records")
+    divisor = own_counts(state.places, own) if counted is None else counted().to(own.dtype)
+    return over_records(own / divisor, state.places, "mean")
 
 
 def by_class(op: Operation) -> Known:
     """cross_entropy, nll_loss: ignored labels count zero; class weights multiply and are not divided by their sum."""
     given = _given(op)
-    values, target = given["input"], given["target"]
-    if not isinstance(state_of(values), Rows) or values.dim() < 2:
+    if not isinstance(state_of(given["input"]), Rows) or given["input"].dim() < 2:
         raise op.refusal("takes outputs of records (records, classes, ...)")
     losses, state = _rows(op, given)
-    kind = _reduction_of(given)
-    if kind == "none":
-        return Known(losses, state)
-    _require_gradient(op, losses)
-    own = by_record(losses.flatten(1).sum(dim=1) if losses.dim() > 1 else losses, state.places)
-    if kind == "mean":
-        own = own / _counted(given, target, state).to(own.dtype)
-    return over_records(own, state.places, kind)
+    return _finished(op, given, losses, state, lambda: _counted(given, state))
 
 
-def _counted(given: dict[str, Any], target: Tensor, state: Rows) -> Tensor:
+def _counted(given: dict[str, Any], state: Rows) -> Tensor:
     """How many labels of each record are not to be ignored, at least 1."""
+    target = given["target"]
     if target.is_floating_point():  # probabilities: every place counts
         places = target[:, 0] if target.dim() > 1 else target
         counts = torch.ones_like(places, dtype=torch.float32)

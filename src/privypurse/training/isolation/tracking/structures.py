@@ -45,7 +45,8 @@ def _object(change: Callable[[Tensor], Any], value: Any, seen: dict[int, Any]) -
     names = [*getattr(value, "__dict__", ()), *(name for name in slots if hasattr(value, name))]
     if not names and not isinstance(value, dict):
         return value
-    made = _empty(value)
+    # Another of the same class, without asking for what it is made of.
+    made = type(value).__new__(type(value)) if isinstance(value, dict) else copy.copy(value)
     if isinstance(value, dict):
         kind = OrderedDict if isinstance(value, OrderedDict) else dict
         for key, each in value.items():
@@ -54,11 +55,6 @@ def _object(change: Callable[[Tensor], Any], value: Any, seen: dict[int, Any]) -
         mine = isinstance(value, dict) and name in value
         object.__setattr__(made, name, made[name] if mine else mapped(change, getattr(value, name), seen))
     return made
-
-
-def _empty(value: Any) -> Any:
-    """Another of the same class, without asking for what it is made of."""
-    return type(value).__new__(type(value)) if isinstance(value, dict) else copy.copy(value)
 
 
 def handed(data: Any, places: Places, gate: list[bool] | None = None) -> Any:

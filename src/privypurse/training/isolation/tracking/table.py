@@ -92,11 +92,21 @@ _KINDS: dict[Propagation, str] = {
     partial(elementwise.compared, position=9, default=-1): "pairwise_distance",
     elementwise.gathered: "gather take_along_dim scatter scatter_add scatter_reduce",
     kept_unless(lambda op, value, dim: dim == value.dim() - 1, "adds up over records"): "linear",
-    kept_unless(elementwise.rewrites_table, "rewrites the table where records look it up"): "embedding",
-    kept_unless(elementwise.normalises, "goes over records"): "layer_norm",
+    kept_unless(
+        lambda op, value, dim: op.argument(3, "max_norm") is not None, "rewrites the table where records look it up"
+    ): "embedding",
+    kept_unless(
+        lambda op, value, dim: dim >= value.dim() - len(op.argument(1, "normalized_shape")), "goes over records"
+    ): "layer_norm",
     kept_unless(elementwise.uses_batch, "goes over records"): "batch_norm",
-    kept_unless(elementwise.pads, "puts rows that are not the loader's between records"): "pad",
-    kept_unless(elementwise.counts_classes, "without num_classes counts the classes in the batch"): "one_hot",
+    kept_unless(
+        lambda op, value, dim: len(op.argument(1, "pad")) // 2 >= value.dim() - dim,
+        "puts rows that are not the loader's between records",
+    ): "pad",
+    kept_unless(
+        lambda op, value, dim: op.argument(1, "num_classes", default=-1) < 0,
+        "without num_classes counts the classes in the batch",
+    ): "one_hot",
     kept_unless(elementwise.not_images, "takes records first, then channels"): """
         conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool2d max_pool3d
         avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d

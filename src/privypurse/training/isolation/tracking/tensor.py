@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from privypurse.errors import InvalidInput
 from privypurse.training.isolation.tracking import elementwise, indexing, table
@@ -90,13 +90,10 @@ def _follow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         if name in table.CONSTANT and len(list(op.tensors())) == 1:
             return op.result
         try:
-            return _known(_by_rule(op))
+            found = _by_rule(op)
         except InvalidInput as refusal:
-            return _known(op.only_read(refusal))  # as long as no gradient goes through it
-
-
-def _known(found: Known) -> Any:
-    return _attached(found.value, found.state)
+            found = op.only_read(refusal)  # as long as no gradient goes through it
+        return _attached(found.value, found.state)
 
 
 def _by_rule(op: Operation) -> Known:
@@ -179,11 +176,8 @@ def _in_place(op: Operation) -> Any:
 
 def _rows_after(op: Operation) -> Rows | None:
     """Whose rows the first argument would have; nothing is written yet."""
-    rules: dict[Any, Callable[[Operation], Rows]] = {
-        each: each for each in (elementwise.elementwise, elementwise.gathered)
-    }
-    rule = rules.get(table.PROPAGATIONS.get(op.name))
-    return None if rule is None else rule(op)
+    rules = (elementwise.elementwise, elementwise.gathered)
+    return next((rule(op) for rule in rules if rule is table.PROPAGATIONS.get(op.name)), None)
 
 
 def _taken_in(op: Operation, target: Tensor) -> Any:
@@ -219,16 +213,13 @@ def _backward(op: Operation) -> Any:
     for root in roots:
         _require_root(state_of(root))
     given = dict(zip(("gradient", "retain_graph", "create_graph", "inputs"), op.args[1:], strict=False)) | op.kwargs
-    if given.get("create_graph") or given.get("inputs") is not None or any(map(_follows, given.values())):
+    follows = any(isinstance(value, Tracked) for value in tree_leaves(given))
+    if given.get("create_graph") or given.get("inputs") is not None or follows:
         raise InvalidInput(
             "backward() with gradient=, create_graph= or inputs= is not for a private step; leave them"
         )
     whole = tuple(map(plain, roots)) if several else plain(roots[0])
     return op.func(whole, *op.args[1:], **op.kwargs)
-
-
-def _follows(value: Any) -> bool:
-    return any(isinstance(each, Tracked) for each in (value if isinstance(value, list | tuple) else (value,)))
 
 
 def _require_root(state: State | None) -> None:
