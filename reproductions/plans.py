@@ -17,17 +17,19 @@ from privypurse.assignment.threshold_sampling import AdaptiveLoss, FixedLoss, Lo
 from privypurse.budgets import preferences
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from reproductions.unsound.trusted_curve import TrustedCurve
+from reproductions.weighted_sample import WeightedSample
 
 _THRESHOLDED = {"pdp-sgd": (PdpSgd, "adaptive"), "adapdp": (AdaPdp, "fixed"), "sampling": (Sampling, "fixed")}
 """Threshold sampling in rounds, and the loss that chooses the threshold where a table says nothing."""
 _OPTIONS = {
     "exclude": {"threshold"},
     "groups": {"order"},
+    WeightedSample.name: {"gamma"},
     "sampling": {"loss", "weights"},
     "adapdp": {"loss", "weights", "rounds"},
     "pdp-sgd": {"loss", "weights", "rounds"},
 }
-PLANNERS = ("none", *SOUND, TrustedCurve.name, "groups", *_THRESHOLDED)
+PLANNERS = ("none", *SOUND, TrustedCurve.name, WeightedSample.name, "groups", *_THRESHOLDED)
 AS_PUBLISHED = tuple(_THRESHOLDED)
 """Methods whose published bookkeeping is another: see `reproductions.unsound.drawn_pay`."""
 
@@ -73,6 +75,8 @@ def method_of(name: str, options: Mapping[str, Any]) -> str | Method | InRounds:
         return Exclude(None if threshold == "mean" else float(threshold))
     if name == "groups":
         return Groups(**rest)
+    if name == WeightedSample.name:
+        return WeightedSample(**rest)
     if name in _THRESHOLDED:
         kind, usual = _THRESHOLDED[name]
         loss = _loss(rest.pop("loss", usual), rest.pop("weights", (0.7, 0.3)))
