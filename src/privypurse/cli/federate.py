@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +17,7 @@ import privypurse as pp
 from privypurse._validate import integer
 from privypurse.cli.arguments import need_training
 from privypurse.cli.showing import as_it_is, bar
+from privypurse.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from privypurse.arrays import FloatArray
@@ -65,23 +67,12 @@ def run(options: argparse.Namespace, console: Console) -> None:
     setting = federation_run.SETTINGS[options.data]
     if options.rounds is not None:
         setting = replace(setting, rounds=integer(options.rounds, "rounds"))
-    if options.out is not None:
-        _check_writable(options.out)
+    folder = None if options.out is None else RunFolder.begin(options.out, "federate")  # before anything takes long
     trial = (_on_flower if options.flower else _in_one_process)(options, setting, console)
     _show(trial, console, " on Flower" if options.flower else "")
-    if options.out is not None:
-        _keep(trial, options.out)
+    if folder is not None:
+        _keep(trial, folder)
         console.print("written: " + as_it_is(str(options.out)), highlight=False, soft_wrap=True)
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise before anything takes long."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise pp.InvalidInput(f"{folder} cannot be written to ({error}); name another with --out") from None
 
 
 def _in_one_process(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:
@@ -119,14 +110,9 @@ def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) 
         return engine.run(options.data, options.preferences, terms, folder, seed=0, told=told)
 
 
-def _keep(trial: Trial, path: Path) -> None:
-    import numpy as np
-
-    from privypurse.runs.folder import RunFolder
-
-    folder = RunFolder.begin(path, "federate")
+def _keep(trial: Trial, folder: RunFolder) -> None:
     folder.add_all()  # books are each silo's own
-    folder.add("terms.json", json.dumps(asdict(trial.terms), indent=1) + "\n", public=True)
+    folder.add_json("terms.json", asdict(trial.terms), public=True)
     # Nobody's ε holds for a seeded model before those who know the seed.
     folder.add("model.npz", lambda file: np.savez(file, **cast(dict[str, Any], trial.state)))
     accounts = {row.name: {"granted": row.granted.tolist(), "spent": row.spent.tolist()} for row in trial.clients}

@@ -170,23 +170,8 @@ def _client_of(app: str, new_client: NewClient, context: Context, offer: Offer) 
         client.close()
 
 
-def _offer_in(message: Message) -> Offer:
-    config: Any = message.content.config_records[CONFIG]
-    return Offer.from_json(json.loads(str(config["offer"])))
-
-
-def _update(app: str, new_client: NewClient, message: Message, context: Context) -> Update:
-    config: Any = message.content.config_records[CONFIG]
-    with _client_of(app, new_client, context, _offer_in(message)) as client:
-        return client.answer(int(config["server-round"]), from_record(message.content.array_records[ARRAYS]))
-
-
-def _wait(message: Message, begun: float) -> None:
+def _wait(seconds: float, begun: float) -> None:
     """Until the time that the terms allow for every answer is over: how long it took is nobody's business."""
-    try:
-        seconds = _offer_in(message).terms.answer_seconds
-    except Exception:  # no offer, and so no client that took any time over it
-        return
     left = begun + seconds - time.monotonic()
     if left > 0:
         time.sleep(left)
@@ -195,17 +180,22 @@ def _wait(message: Message, begun: float) -> None:
 
 
 def _answer(app: str, new_client: NewClient, message: Message, context: Context) -> Message:
-    begun = time.monotonic()
+    begun, seconds = time.monotonic(), 0.0  # without an offer there is no client that takes any time over it
     # Flower would send the text of an exception to the server, and it may name people: it stays here.
     try:
-        content = RecordDict({ARRAYS: to_record(_update(app, new_client, message, context))})
+        config: Any = message.content.config_records[CONFIG]
+        offer = Offer.from_json(json.loads(str(config["offer"])))
+        seconds = offer.terms.answer_seconds
+        with _client_of(app, new_client, context, offer) as client:
+            update = client.answer(int(config["server-round"]), from_record(message.content.array_records[ARRAYS]))
+        content = RecordDict({ARRAYS: to_record(update)})
     except Declined as reason:
         _log.info("declined: %s", reason)
         content = RecordDict({METRICS: MetricRecord({"declined": 1})})
     except Exception:
         _log.exception("this client failed; the server is told that, and nothing else")
         content = RecordDict({METRICS: MetricRecord({"failed": 1})})
-    _wait(message, begun)
+    _wait(seconds, begun)
     return Message(content=content, reply_to=message)
 
 

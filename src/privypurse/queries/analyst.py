@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Unpack
 
 import numpy as np
@@ -86,12 +85,11 @@ class Analyst:
             raise InvalidInput(
                 f"the data have {self._rows.count:,} rows but there are {len(budgets):,} budgets; give each row one"
             )
-        self._examples = example
         if example is not None and (type(example) is not type(data) or self._rows.length(example) < 2):
             raise InvalidInput(
                 f"example must hold two or more made-up rows in the form of data ({type(data).__name__})"
             )
-        self._budgets, self._people = budgets, budgets.people
+        self._budgets, self._people, self._examples = budgets, budgets.people, example
         self._owner: IntArray | None = None if budgets.person is None else budgets.owner
         self._epsilon = budgets.promised
         self.purses = Filter(self._epsilon, budgets.delta[budgets.first_record], currency)
@@ -129,9 +127,7 @@ class Analyst:
     def __enter__(self) -> Analyst:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def count(self, where: Where = None, **pay: Unpack[Pay]) -> Answer:
@@ -141,7 +137,7 @@ class Analyst:
         """
         price = priced(self.purses, 1.0, **pay)
         sums = self._by_person(self._chosen(where).astype(np.float64)[:, None])
-        answer = self._answer(Dense(np.minimum(sums.values, 1.0)), price, lambda total: float(total[0]))
+        answer = self._answer(Dense(np.minimum(sums.values, 1.0)), price, _only)
         return replace(answer, alike=True)
 
     def count_holding(self, holding: float | Cost, **pay: Unpack[Pay]) -> Answer:
@@ -161,7 +157,7 @@ class Analyst:
         with self.purses.lock:  # nobody pays for anything else between check and charge
             enough = np.asarray(self.purses.affords(np.asarray(asked.amount + price.cost.amount)))
             flags = np.broadcast_to(enough, self.purses.total.shape).astype(np.float64)
-            answer = self._answer(Dense(flags[:, None]), price, lambda total: float(total[0]))
+            answer = self._answer(Dense(flags[:, None]), price, _only)
         note = f"people who hold {replace(asked, delta=price.cost.delta).in_words()} besides what being counted costs"
         return replace(answer, alike=True, note=note)
 
@@ -178,7 +174,7 @@ class Analyst:
         if self._owner is not None:
             touched = np.bincount(self._owner, touched, minlength=self._people) > 0
         clipped = np.where(touched[:, None], np.clip(sums, low, high), 0.0)
-        return self._answer(Dense(clipped), price, lambda total: float(total[0]))
+        return self._answer(Dense(clipped), price, _only)
 
     def mean(self, column: str, *, lower: float, upper: float, where: Where = None, **pay: Unpack[Pay]) -> Answer:
         """The mean of a column over rows for which ``where`` holds, each value clipped to [lower, upper].
@@ -207,10 +203,8 @@ class Analyst:
         count = float(answer.released[1])
         if count <= least:
             most = "the noise" if price.noise >= 1 else "1"
-            return replace(
-                answer,
-                note=f"the noisy count does not exceed {most}: this is the middle of the range, not an answer",
-            )
+            note = f"the noisy count does not exceed {most}: this is the middle of the range, not an answer"
+            return replace(answer, note=note)
         return replace(answer, error=half * answer.noise / count)
 
     def histogram(
@@ -239,13 +233,11 @@ class Analyst:
         if where is not None:
             place = np.where(self._chosen(where), place, -1)
         counts = in_bins(place, self._owner, self._people, size)
-        answer = self._answer(counts, price, lambda total: total)
+        answer = self._answer(counts, price)
         if self._owner is None:  # whether ids were given is public; whether somebody has a second row is not
             return replace(answer, alike=True)
-        return replace(
-            answer,
-            note="a person's rows count for at most 1 together, as a vector: 1 in one bin, or 0.71 in each of two",
-        )
+        note = "a person's rows count for at most 1 together, as a vector: 1 in one bin, or 0.71 in each of two"
+        return replace(answer, note=note)
 
     def ask(self, q: Callable[[Any], Any], *, size: int, clip: float, **pay: Unpack[Pay]) -> Answer:
         """The sum of any ``q(rows)``, numbers of shape [rows, size], one row for each row.
@@ -256,7 +248,7 @@ class Analyst:
         width = integer(size, "size", hint="it is how many numbers q gives for a row")
         price = priced(self.purses, scale(clip, "clip"), **pay)
         values = numbers_of(q, self._rows, self._public_rows(), width)
-        return self._answer(self._by_person(values), price, lambda total: total)
+        return self._answer(self._by_person(values), price)
 
     def spent(self, person: Any) -> float:
         """The ε that a person, by their id, has spent so far, at their δ: sensitive, for that person's eyes only.
@@ -274,8 +266,9 @@ class Analyst:
         return by_person(rows, self._owner, self._people)
 
     def _answer(
-        self, contributions: Contributions, price: Price, read: Callable[[FloatArray], float | FloatArray]
+        self, contributions: Contributions, price: Price, read: Callable[[FloatArray], float] | None = None
     ) -> Answer:
+        """Charge and release; the value is what ``read`` makes of the noisy sums, or the sums themselves."""
         with self.purses.lock:  # two questions at once would both be paid with the same coin
             if self._closed or os.getpid() != self._process:
                 raise InvalidInput(
@@ -287,14 +280,14 @@ class Analyst:
                 clip=price.clip,
                 noise=price.noise,
                 source=self._source,
-                save=None if self._file is None else self._save,
+                save=self._save,
             )
         released = frozen(total)
-        return Answer(read(released), price.noise, price.cost, released)
+        return Answer(released if read is None else read(released), price.noise, price.cost, released)
 
     def _save(self) -> None:
-        assert self._file is not None
-        self._file.write(spent=self.purses.spent)
+        if self._file is not None:
+            self._file.write(spent=self.purses.spent)
 
     def _public_rows(self) -> Any:
         if self._examples is None:
@@ -313,7 +306,7 @@ class Analyst:
         return truths_of(where, self._rows, self._public_rows())
 
     def _column(self, name: str) -> Column:
-        if name not in self._rows.columns:
+        if name not in list(self._rows.columns):
             raise InvalidInput(f"there is no column {name!r}: {named(self._rows.columns)}")
         return self._rows.columns[name]
 
@@ -327,6 +320,10 @@ class Analyst:
         if where is not None:
             touched &= self._chosen(where)
         return np.where(touched, values, 0.0), touched
+
+
+def _only(total: FloatArray) -> float:
+    return float(total[0])
 
 
 def _bounds(lower: float, upper: float) -> tuple[float, float]:

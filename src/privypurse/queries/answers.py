@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -70,12 +70,7 @@ class Answer:
             "error": self.error,
             "note": self.note,
             "released": self.released.tolist(),
-            "cost": {
-                "epsilon": self.cost.epsilon,
-                "delta": self.cost.delta,
-                "amount": self.cost.amount,
-                "currency": self.cost.currency,
-            },
+            "cost": {"epsilon": self.cost.epsilon, **asdict(self.cost)},
             "says": self.says,
         }
 

@@ -8,6 +8,7 @@ is code that runs on the real data all the same: run only what you trust.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,14 +26,12 @@ _HINT = "if zeros and ones are no sensible rows for it, give Analyst(example=row
 
 def numbers_of(q: Callable[[Any], Any], rows: Rows, examples: Any, size: int) -> FloatArray:
     """What ``q`` gives for the real rows, float64[n, size], after it was tried on ``examples``."""
-    _try_out(lambda some: _as_numbers(q(some), rows.length(some), size), rows, examples)
-    return _on_real_rows(lambda: _as_numbers(q(rows.whole), rows.count, size))
+    return _tried(lambda some: _as_numbers(q(some), rows.length(some), size), rows, examples)
 
 
 def truths_of(q: Callable[[Any], Any], rows: Rows, examples: Any) -> Mask:
     """Where ``q`` holds on the real rows, after it was tried on ``examples``."""
-    _try_out(lambda some: _as_truths(q(some), rows.length(some)).astype(np.float64)[:, None], rows, examples)
-    return _on_real_rows(lambda: _as_truths(q(rows.whole), rows.count))
+    return _tried(lambda some: _as_truths(q(some), rows.length(some)), rows, examples)
 
 
 def _as_numbers(given: Any, count: int, size: int) -> FloatArray:
@@ -43,21 +42,12 @@ def _as_numbers(given: Any, count: int, size: int) -> FloatArray:
         raise InvalidInput(
             f"the callable gave an array of shape {array.shape} for {count} rows; it must be ({count}, {size})"
         )
-    if array.dtype.kind == "O":
-        array = _missing_as_nan(given, array)
+    if array.dtype.kind == "O" and hasattr(given, "to_numpy"):  # nullable columns of pandas: <NA> is NaN
+        with suppress(TypeError, ValueError):
+            array = np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan)).reshape(array.shape)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"the callable gave {array.dtype}; it must give numbers")
     return array.astype(np.float64)
-
-
-def _missing_as_nan(given: Any, array: AnyArray) -> AnyArray:
-    """Nullable columns of pandas say <NA> where others say NaN."""
-    if hasattr(given, "to_numpy"):
-        try:
-            return np.asarray(given.to_numpy(dtype=np.float64, na_value=np.nan)).reshape(array.shape)
-        except (TypeError, ValueError):
-            return array
-    return array
 
 
 def _as_truths(given: Any, count: int) -> Mask:
@@ -75,14 +65,13 @@ def _as_truths(given: Any, count: int) -> Mask:
     return array
 
 
-def _try_out(run: Callable[[Any], FloatArray], rows: Rows, examples: Any) -> None:
-    """Every made-up row must give the same by itself, among all, in another order, and among some."""
-    count = rows.length(examples)
+def _tried(run: Callable[[Any], T], rows: Rows, examples: Any) -> T:
+    """On the real rows, once every made-up one gave the same by itself, among all, in another order, among some."""
 
-    def on(places: AnyArray) -> FloatArray:
+    def on(places: AnyArray) -> AnyArray:
         try:
             with np.errstate(all="ignore"):
-                return run(rows.take(examples, places))
+                return run(rows.take(examples, places)).astype(np.float64)
         except InvalidInput:
             raise
         except Exception as error:
@@ -90,7 +79,7 @@ def _try_out(run: Callable[[Any], FloatArray], rows: Rows, examples: Any) -> Non
                 f"the callable failed on made-up rows ({type(error).__name__}: {error}); {_HINT}"
             ) from error
 
-    everywhere = np.arange(count)
+    everywhere = np.arange(rows.length(examples))
     together = on(everywhere)
     if not np.isfinite(together).all():
         raise InvalidInput(f"the callable gave NaN or ∞ for made-up rows; {_HINT}")
@@ -101,12 +90,9 @@ def _try_out(run: Callable[[Any], FloatArray], rows: Rows, examples: Any) -> Non
                 "what the callable gives for a row depends on the other rows, on their order, or on chance; it must "
                 "be a function of that row alone"
             )
-
-
-def _on_real_rows(run: Callable[[], T]) -> T:
     try:
         with np.errstate(all="ignore"):
-            return run()
+            return run(rows.whole)
     except InvalidInput:
         raise
     except Exception as error:

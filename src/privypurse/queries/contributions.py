@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,26 +14,6 @@ UP = 1 + 1e-12
 """More than the rounding of a norm."""
 
 
-class Contributions(Protocol):
-    """One vector for each person. Guarantee: each depends on that person's rows alone, and is finite."""
-
-    def norms(self) -> FloatArray:
-        """Everybody's Euclidean norm, correct but for rounding far below `UP`."""
-        ...
-
-    def clipped(self, limit: float) -> Contributions:
-        """Vectors longer than ``limit`` scaled down into it, the others as they are."""
-        ...
-
-    def rounded(self, grain: float) -> Contributions:
-        """Every number cut towards zero to a multiple of ``grain``, a power of two: no vector gets longer."""
-        ...
-
-    def total(self, taking_part: AnyArray) -> FloatArray:
-        """The sum over those who take part. Exact for numbers on a grid (see `grain`)."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Dense:
     """A row of numbers for each person."""
@@ -42,6 +21,7 @@ class Dense:
     values: FloatArray
 
     def norms(self) -> FloatArray:
+        """Everybody's Euclidean norm, correct but for rounding far below `UP`."""
         if self.values.shape[1] == 1:
             return np.abs(self.values[:, 0])
         with np.errstate(over="ignore"):
@@ -53,13 +33,16 @@ class Dense:
         return np.asarray(norms)
 
     def clipped(self, limit: float) -> Dense:
+        """Vectors longer than ``limit`` scaled down into it, the others as they are."""
         factor = _factors(self.norms(), limit)
         return self if factor is None else Dense(self.values * factor[:, None])
 
     def rounded(self, grain: float) -> Dense:
+        """Every number cut towards zero to a multiple of ``grain``, a power of two: no vector gets longer."""
         return Dense(np.trunc(self.values / grain) * grain)
 
     def total(self, taking_part: AnyArray) -> FloatArray:
+        """The sum over those who take part. Exact for numbers on a grid (see `grain`)."""
         return np.asarray(self.values.sum(axis=0) if taking_part.all() else self.values[taking_part].sum(axis=0))
 
 
@@ -78,17 +61,18 @@ class Sparse:
 
     def clipped(self, limit: float) -> Sparse:
         factor = _factors(self.norms(), limit)
-        return self if factor is None else self._with(self.value * factor[self.person])
+        return self if factor is None else replace(self, value=self.value * factor[self.person])
 
     def rounded(self, grain: float) -> Sparse:
-        return self._with(np.trunc(self.value / grain) * grain)
+        return replace(self, value=np.trunc(self.value / grain) * grain)
 
     def total(self, taking_part: AnyArray) -> FloatArray:
         kept = np.where(taking_part[self.person], self.value, 0.0)
         return np.asarray(np.bincount(self.place, kept, minlength=self.size), dtype=np.float64)
 
-    def _with(self, value: FloatArray) -> Sparse:
-        return Sparse(self.person, self.place, value, self.people, self.size)
+
+Contributions = Dense | Sparse
+"""One vector for each person. Guarantee: each depends on that person's rows alone, and is finite."""
 
 
 def _factors(norms: FloatArray, limit: float) -> FloatArray | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,57 +29,18 @@ def _bits(first: int, width: int) -> IntArray:
     return np.stack([0 * ones, ones, single, 1 - single, pairs, 1 - pairs, ones]).astype(np.int64)
 
 
-class Rows(ABC):
-    """Data as callables see them (``whole``) and as conditions do (``columns``)."""
-
-    count: int
-    columns: Mapping[str, Column]
-    """Named columns."""
-
-    @property
-    @abstractmethod
-    def whole(self) -> Any:
-        """All rows, to be handed to a callable: what it writes into them changes no other question's rows."""
-
-    @abstractmethod
-    def take(self, rows: Any, places: AnyArray) -> Any:
-        """Some of the rows, in this order, in the same form."""
-
-    @abstractmethod
-    def probes(self) -> Any:
-        """A few rows in the same form that follow from names and kinds of the columns, not from the data."""
-
-    @abstractmethod
-    def length(self, rows: Any) -> int: ...
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """SHA-256 of all the data."""
-
-
-class _Lazy(Mapping[str, Column]):
-    """Columns that are made when they are first asked for: text takes a while to sort into words."""
-
-    def __init__(self, names: list[Any], load: Any) -> None:
-        self._names, self._load = names, load
-        self._made: dict[str, Column] = {}
+class _Columns(dict[str, Any]):
+    """Columns by name, each made when it is first asked for: text takes a while to sort into words."""
 
     def __getitem__(self, name: str) -> Column:
-        if name not in self._names:
-            raise KeyError(name)
-        if name not in self._made:
-            self._made[name] = column(self._load(name))
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        found = super().__getitem__(name)
+        if callable(found):
+            self[name] = found = column(found())
+        return found  # type: ignore[no-any-return]
 
     def fingerprint(self) -> str:
         parts: list[AnyArray] = []
-        for name in self._names:
+        for name in self:
             try:
                 held = self[name].bytes_of()
             except InvalidInput as error:
@@ -90,7 +51,7 @@ class _Lazy(Mapping[str, Column]):
         return digest_of_arrays(*parts)
 
 
-class FrameRows(Rows):
+class FrameRows:
     """A pandas DataFrame, known by its ``columns``, ``iloc`` and ``dtypes``; pandas itself is not imported."""
 
     def __init__(self, frame: Any) -> None:
@@ -98,19 +59,22 @@ class FrameRows(Rows):
         if len(set(names)) < len(names):
             raise InvalidInput("the data have two columns of the same name; rename one")
         self._frame, self.count = frame, len(frame)
-        self.columns: _Lazy = _Lazy(names, lambda name: frame[name])
+        self.columns = _Columns({name: partial(frame.__getitem__, name) for name in names})
 
     @property
     def whole(self) -> Any:
+        """All rows, to be handed to a callable: what it writes into them changes no other question's rows."""
         return self._frame.copy()  # a callable may add columns to what it is given, or write into them
 
     def take(self, rows: Any, places: AnyArray) -> Any:
+        """Some of the rows, in this order, in the same form."""
         return rows.iloc[places]
 
     def length(self, rows: Any) -> int:
         return len(rows)
 
     def probes(self) -> Any:
+        """A few rows in the same form that follow from names and kinds of the columns, not from the data."""
         frame = self._frame
         try:
             made = type(frame)({name: self._probe(name, place) for place, name in enumerate(frame.columns)})
@@ -128,10 +92,11 @@ class FrameRows(Rows):
         return _column_of_bits(getattr(kind, "kind", "O"), place)
 
     def fingerprint(self) -> str:
+        """SHA-256 of all the data."""
         return self.columns.fingerprint()
 
 
-class ArrayRows(Rows):
+class ArrayRows:
     """Arrays or tensors: by column name, in a tuple, or a single one; the first dimension counts records."""
 
     def __init__(self, data: Any) -> None:
@@ -147,7 +112,9 @@ class ArrayRows(Rows):
                 f"the arrays of the data differ in length ({said}); give each an entry for every record"
             )
         self._data, self.count = _like(data, parts), next(iter(lengths.values()))
-        self.columns = _Lazy(list(parts), parts.__getitem__) if isinstance(data, Mapping) else {}
+        self.columns = _Columns(
+            {name: partial(parts.get, name) for name in parts} if isinstance(data, Mapping) else {}
+        )
 
     def _each(self, change: Callable[[Any], Any], rows: Any) -> Any:
         return _like(rows, {name: change(part) for name, part in _parts(rows).items()})
@@ -167,9 +134,15 @@ class ArrayRows(Rows):
         return self._each(lambda part: _probe_like(part, next(place)), self._data)
 
     def fingerprint(self) -> str:
-        if isinstance(self.columns, _Lazy):
-            return self.columns.fingerprint()
-        return digest_of_arrays(*map(as_array, _parts(self._data).values()))
+        return (
+            self.columns.fingerprint()
+            if self.columns
+            else digest_of_arrays(*map(as_array, _parts(self._data).values()))
+        )
+
+
+Rows = FrameRows | ArrayRows
+"""Data as callables see them (``whole``) and as conditions do (``columns``, by name)."""
 
 
 def _parts(rows: Any) -> dict[Any, Any]:

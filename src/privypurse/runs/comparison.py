@@ -26,7 +26,7 @@ from privypurse.runs.folder import RunFolder
 from privypurse.runs.metrics import figures
 from privypurse.runs.models import mlp
 from privypurse.runs.records import TrainTest, records_of
-from privypurse.runs.training_run import add_json, add_model, add_results
+from privypurse.runs.training_run import add_model, add_results
 from privypurse.training.evaluation import Score, losses, score
 from privypurse.training.loop import train
 from privypurse.training.without_privacy import train_ordinarily
@@ -120,7 +120,7 @@ def _trained(records: TrainTest, made: Plan | None, steps: int, kept: Path | Non
     if made is None:
         add_model(folder, model, public=False)
         about = {"data": "adult", "method": NONE, "steps": steps, "test": figures(found), "about": _NOT_PRIVATE}
-        add_json(folder, "metrics.json", about)
+        folder.add_json("metrics.json", about)
     else:
         folder.add("plan.json", planfile.dumps(made))
         add_results(folder, model, made, trained, found, data="adult", seeded=False)

@@ -7,6 +7,8 @@ and is public: what it names may be passed on together with it.
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,11 +52,13 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: Path, command: str) -> RunFolder:
-        """Make the folder, if it is not there; files of an unfinished run will be written over (see `check_free`)."""
+        """A folder that can be written to; files of an unfinished run will be written over (see `check_free`)."""
         try:
             path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
         except OSError as error:
-            raise InvalidInput(f"out {path} cannot be made: {error.strerror}; name a folder that can") from None
+            raise InvalidInput(f"out {path} cannot be written to: {error.strerror}; name another folder") from None
         return cls(path, command, {})
 
     @classmethod
@@ -98,6 +102,10 @@ class RunFolder:
             listing = msgspec.json.encode(_Listing(SCHEMA, __version__, self.command, files))
             _write(self.path / place, msgspec.json.format(listing, indent=1).decode() + "\n")
             (self.path / place).chmod(mode)
+
+    def add_json(self, name: str, content: Any, *, public: bool = False) -> None:
+        """The same with plain data."""
+        self.add(name, json.dumps(content, ensure_ascii=False, indent=1) + "\n", public=public)
 
     def add_all(self) -> None:
         """List every file that lies in the folder or below it, as internal."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -96,8 +94,8 @@ def add_results(
     """What training came to. Of a seeded run nothing is public: who knows the seed can take the noise off."""
     facts = facts_of(plan, trained, data, seeded)
     add_model(folder, model, public=not seeded)
-    add_json(folder, "facts.json", facts, public=not seeded)
-    add_json(folder, "metrics.json", metrics_of(facts, plan, trained, found, seeded))
+    folder.add_json("facts.json", facts, public=not seeded)
+    folder.add_json("metrics.json", metrics_of(facts, plan, trained, found, seeded))
     if trained.spending is not None:
         folder.add("spending.csv", spending_lines(trained.spending))
 
@@ -106,8 +104,3 @@ def add_model(folder: RunFolder, model: nn.Module, *, public: bool) -> None:
     """Its state_dict, on the CPU."""
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     folder.add("model.pt", lambda file: torch.save(state, file), public=public)
-
-
-def add_json(folder: RunFolder, name: str, content: Any, *, public: bool = False) -> None:
-    """Plain data, as a file of the run."""
-    folder.add(name, json.dumps(content, ensure_ascii=False, indent=1) + "\n", public=public)

@@ -244,7 +244,7 @@ def test_a_finished_run_is_not_overwritten_and_a_wrong_one_leaves_nothing():
     assert Path("privypurse-run/model.pt").read_bytes() == before
     with pytest.raises(pp.InvalidInput, match=r"out people.csv is a file"):
         train_by(edited(('device = "cpu"', 'out = "people.csv"')))
-    with pytest.raises(pp.InvalidInput, match=r"out people.csv/x cannot be made"):
+    with pytest.raises(pp.InvalidInput, match=r"out people.csv/x cannot be written to"):
         train_by(edited(('device = "cpu"', 'out = "people.csv/x"')))
     for old, new in (("lr = 0.1", "lr = -1.0"), ('kind = ["b", "a"]', 'kind = ["b"]'), ("steps = 5", "steps = 0")):
         with pytest.raises(pp.InvalidInput):
