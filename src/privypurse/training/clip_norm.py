@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset
@@ -14,8 +16,7 @@ from privypurse.errors import InvalidInput
 from privypurse.queries import statistics
 from privypurse.training.gradients import per_record_norms
 from privypurse.training.isolation.loss_fn import Loss
-from privypurse.training.planned_records import moved
-from privypurse.training.record_data import Order, loaded
+from privypurse.training.physical_batches import Batch, loaded, moved
 
 _AT_ONCE = 512
 
@@ -41,9 +42,8 @@ def median_gradient_norm(
     if purses.total.shape != (size,):
         raise InvalidInput(f"purses holds {purses.total.size:,} purses for {size:,} records; give one each")
     device = next(model.parameters()).device
-    pieces: list[IntArray] = [piece.numpy() for piece in torch.split(torch.arange(size), _AT_ONCE)]
-    found = []
-    for data in loaded(dataset, map(Order, pieces)):
-        found.append(per_record_norms(model, loss_fn, *moved(data, device)).cpu())
+    pieces: Iterator[IntArray] = (piece.numpy() for piece in torch.split(torch.arange(size), _AT_ONCE))
+    batches = (Batch(piece, piece, np.arange(piece.size)) for piece in pieces)
+    found = [per_record_norms(model, loss_fn, *moved(data, device)).cpu() for _, data in loaded(dataset, batches)]
     norms = torch.cat(found).double().numpy()
     return statistics.quantiles(norms, purses, probabilities=(0.5,), cap=cap, noise=noise, seed=seed)

@@ -17,7 +17,7 @@ from privypurse.training.isolation.tracking.record_sum import FOREIGN, over_reco
 from privypurse.training.isolation.tracking.states import Drawn, Places, Rows, plain, state_of
 from privypurse.training.isolation.tracking.structures import handed, mixed, place_of, untracked
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.planned_records import Batch
+from privypurse.training.physical_batches import Batch
 
 
 @dataclass

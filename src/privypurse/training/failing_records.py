@@ -18,7 +18,7 @@ from privypurse.plans import Plan
 from privypurse.training.gradients import recorded
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.planned_records import Batch
+from privypurse.training.physical_batches import Batch
 from privypurse.training.setup import Setup
 
 _ALIKE = 64  # records: in batches of so many, or a multiple, each row is computed like any other

@@ -30,7 +30,8 @@ from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.model import require_isolated
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.planned_records import Batch, PlannedRecords, moved
+from privypurse.training.physical_batches import Batch, moved
+from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
 from privypurse.training.setup import Setup, modes_kept

@@ -1,17 +1,13 @@
-"""The records of a run: whose each one is, how they are cut into physical batches, and how their data is loaded."""
+"""The records of a run: whose each one is, and how they are cut into physical batches."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from privypurse._validate import integer
@@ -21,51 +17,7 @@ from privypurse.plans import Plan
 from privypurse.randomness import Randomness
 from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.isolation.batches import Collate
-from privypurse.training.record_data import Order, loaded
-from privypurse.training.setup import Setup
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """What a physical batch is made of. Sensitive: who was drawn is never told (rule 6)."""
-
-    records: IntArray
-    units: IntArray
-    """The privacy units (people, or records where nobody has several) whose records these are."""
-    owner: IntArray
-    """For each record its place in ``units``; padding has the place behind the last."""
-    first: bool = True
-    last: bool = True
-    """Whether this is the first, and the last, physical batch of its step."""
-    step: int = 0
-
-    @property
-    def one_each(self) -> bool:
-        """Whether every unit has one record here."""
-        return bool(np.array_equal(self.owner[: self.real], np.arange(self.units.size)))
-
-    @property
-    def real(self) -> int:
-        """Records that are somebody's; padding comes behind them."""
-        return int(np.count_nonzero(self.owner < self.units.size))
-
-    def places(self, setup: Setup) -> tuple[Tensor, Tensor | None]:
-        """Whose each record is; where a unit has several, the units, and at which place of them each record's is.
-
-        Padding is nobody's: it has the number behind the last unit of the plan.
-        """
-        padding = np.arange(self.records.size - self.real)  # each by itself: what is nobody's is not added up
-        nobody = np.full(padding.size, setup.plan.people)
-        owner = np.concatenate([self.owner[: self.real], self.units.size + padding])
-        units = torch.as_tensor(np.concatenate([self.units, nobody]), device=setup.device)
-        places = torch.as_tensor(owner, device=setup.device)
-        return (units[places], None) if self.one_each else (units, places)
-
-    def padded(self, size: int) -> Batch:
-        """The same batch with stand-ins up to ``size`` records, copies of its first. They weigh nothing."""
-        missing = size - self.records.size
-        records = np.concatenate([self.records, np.full(missing, self.records[0] if self.records.size else 0)])
-        return replace(self, records=records, owner=np.concatenate([self.owner, np.full(missing, self.units.size)]))
+from privypurse.training.physical_batches import Batch, loaded
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,17 +98,9 @@ class PlannedRecords:
             records, owner = records[kept], owner[kept]
         return records, owner
 
-    def load(self, wanted: Iterable[tuple[Batch, Order]]) -> Iterator[tuple[Batch, Any]]:
-        """Each batch with its data. Orders may be asked for ahead, by workers."""
-        waiting: deque[Batch] = deque()
-
-        def orders() -> Iterator[Order]:
-            for batch, order in wanted:
-                waiting.append(batch)
-                yield order
-
-        for data in loaded(self.dataset, orders(), self.execution.num_workers, self.collate_fn):
-            yield waiting.popleft(), data
+    def load(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Any]]:
+        """Each batch with its data. Workers ask for batches ahead."""
+        return loaded(self.dataset, batches, self.execution.num_workers, self.collate_fn)
 
 
 def _bounds(owner: IntArray, units: int, most: int) -> list[int]:
@@ -190,11 +134,3 @@ def _refuse_data(dataset: Any, plan: Plan) -> None:
         raise InvalidInput(
             f"dataset has {len(dataset):,} records but the plan is for {plan.records:,}; they must be the same"
         )
-
-
-def moved(data: Any, device: torch.device) -> tuple[tuple[Any, ...], Any]:
-    """The inputs and the label of a batch, on the device."""
-    if not isinstance(data, list | tuple) or len(data) < 2:
-        raise InvalidInput("the dataset must give (input, label), or several inputs and then a label")
-    *inputs, label = (tree_map_only(Tensor, lambda value: value.to(device, non_blocking=True), part) for part in data)
-    return tuple(inputs), label

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import PrivyPurseWarning
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.planned_records import Batch, PlannedRecords
-from privypurse.training.record_data import Order
+from privypurse.training.physical_batches import Batch
+from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.sampling import PoissonSampler
 from privypurse.training.step_randomness import borrowed, key_all
 
@@ -60,7 +60,7 @@ class Draws:
         """
         run, begun = self.run, False
         with borrowed(run.device):
-            for batch, data in self._loaded():
+            for batch, data in self.records.load(self._wanted()):
                 if self.records.collate_fn is not None:
                     self._shapes.compare(data)
                 if batch.first:
@@ -70,17 +70,13 @@ class Draws:
                 begun = True
                 yield batch, data
 
-    def _loaded(self) -> Iterator[tuple[Batch, Any]]:
+    def _wanted(self) -> Iterator[Batch]:
         run, records = self.run, self.records
         mixable = records.collate_fn is not None or hasattr(records.dataset, "__getitems__")
-
-        def wanted() -> Iterator[tuple[Batch, Order]]:
-            for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
-                for number, batch in enumerate(self.step(step)):
-                    checked = mixable and run.keys.due("collate_fn")
-                    yield batch, Order(batch.records, run.keys.of(step, f"load {number}"), checked)
-
-        return records.load(wanted())
+        for step in range(run.steps_taken + 1, run.plan.all_steps + 1):
+            for number, batch in enumerate(self.step(step)):
+                checked = mixable and run.keys.due("collate_fn")
+                yield replace(batch, key=run.keys.of(step, f"load {number}"), check=checked)
 
 
 class _Shapes:

@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, TensorDataset
 import privypurse as pp
 from privypurse.randomness import SecureRandomness
 from privypurse.training.mechanism import PrivateRun
-from privypurse.training.planned_records import Batch, PlannedRecords
+from privypurse.training.physical_batches import Batch
+from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.setup import Setup
 from training_tools import quiet

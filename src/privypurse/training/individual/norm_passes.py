@@ -15,8 +15,8 @@ from privypurse.arrays import FloatArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import norms, recorded
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
-from privypurse.training.planned_records import Batch, PlannedRecords, moved
-from privypurse.training.record_data import Order
+from privypurse.training.physical_batches import Batch, moved
+from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.setup import Setup, modes_kept
 from privypurse.training.step_randomness import keyed
 
@@ -105,7 +105,7 @@ class NormPasses:
             return
         most = execution.max_physical_batch or _AT_ONCE.get(setup.device.type, _AT_ONCE_ELSEWHERE)
         batches = self.records.batches(mine, setup.source.for_step(steps_taken, _RECORD_STREAM), most)
-        for batch, data in self.records.load((batch, Order(batch.records)) for batch in batches):
+        for batch, data in self.records.load(batches):
             yield batch, *moved(data, setup.device)
 
     def _everyone(self, found: Tensor) -> FloatArray:

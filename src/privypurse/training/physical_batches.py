@@ -1,0 +1,112 @@
+"""Physical batches: records that go through the model at once, whose they are, and their data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+
+from privypurse.arrays import IntArray
+from privypurse.errors import InvalidInput
+from privypurse.training.isolation.batches import Collate, collated_apart, require_own_records
+from privypurse.training.setup import Setup
+from privypurse.training.step_randomness import keyed, keyed_apart, own_generators
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """What a physical batch is made of. Sensitive: who was drawn is never told (rule 6)."""
+
+    records: IntArray
+    units: IntArray
+    """The privacy units (people, or records where nobody has several) whose records these are."""
+    owner: IntArray
+    """For each record its place in ``units``; padding has the place behind the last."""
+    first: bool = True
+    last: bool = True
+    """Whether this is the first, and the last, physical batch of its step."""
+    step: int = 0
+    key: bytes | None = None
+    """Of what is random in loading its data; none: whatever the generators give."""
+    check: bool = False
+    """Whether to check, while loading, that records are kept apart."""
+
+    @property
+    def one_each(self) -> bool:
+        """Whether every unit has one record here."""
+        return bool(np.array_equal(self.owner[: self.real], np.arange(self.units.size)))
+
+    @property
+    def real(self) -> int:
+        """Records that are somebody's; padding comes behind them."""
+        return int(np.count_nonzero(self.owner < self.units.size))
+
+    def places(self, setup: Setup) -> tuple[Tensor, Tensor | None]:
+        """Whose each record is; where a unit has several, the units, and at which place of them each record's is.
+
+        Padding is nobody's: it has the number behind the last unit of the plan.
+        """
+        padding = np.arange(self.records.size - self.real)  # each by itself: what is nobody's is not added up
+        nobody = np.full(padding.size, setup.plan.people)
+        owner = np.concatenate([self.owner[: self.real], self.units.size + padding])
+        units = torch.as_tensor(np.concatenate([self.units, nobody]), device=setup.device)
+        places = torch.as_tensor(owner, device=setup.device)
+        return (units[places], None) if self.one_each else (units, places)
+
+    def padded(self, size: int) -> Batch:
+        """The same batch with stand-ins up to ``size`` records, copies of its first. They weigh nothing."""
+        missing = size - self.records.size
+        records = np.concatenate([self.records, np.full(missing, self.records[0] if self.records.size else 0)])
+        return replace(self, records=records, owner=np.concatenate([self.owner, np.full(missing, self.units.size)]))
+
+
+def loaded(
+    dataset: Dataset[Any], batches: Iterable[Batch], workers: int = 0, collate_fn: Collate | None = None
+) -> Iterator[tuple[Batch, Any]]:
+    """Each of these batches with its data."""
+    if type(dataset) is TensorDataset and workers == 0 and collate_fn is None:
+        tensors = dataset.tensors
+        for batch in batches:
+            index = torch.as_tensor(batch.records, device=tensors[0].device)
+            yield batch, [tensor[index] for tensor in tensors]
+        return
+    loading = _Loading(dataset, collate_fn or default_collate)
+    yield from DataLoader(loading, sampler=batches, batch_size=None, num_workers=workers, collate_fn=tuple)
+
+
+class _Loading(Dataset[Any]):
+    """A data set that is asked for whole batches, and gives each with its data."""
+
+    def __init__(self, dataset: Dataset[Any], collate: Collate) -> None:
+        self._dataset, self._collate = dataset, collate
+        self._own = own_generators(dataset)
+
+    def __getitem__(self, batch: Batch) -> tuple[Batch, Any]:
+        numbers = batch.records.tolist()
+        if batch.key is None:
+            return batch, self._collate(self._records(numbers))
+        with keyed_apart(self._own, batch.key), keyed(batch.key):
+            records = self._records(numbers)
+            if not batch.check:
+                return batch, self._collate(records)
+            if hasattr(self._dataset, "__getitems__"):
+                require_own_records(self._records, numbers, records, self._own)
+            return batch, collated_apart(self._collate, records, batch.key)
+
+    def _records(self, numbers: list[int]) -> list[Any]:
+        several = getattr(self._dataset, "__getitems__", None)
+        return list(several(numbers)) if several else [self._dataset[number] for number in numbers]
+
+
+def moved(data: Any, device: torch.device) -> tuple[tuple[Any, ...], Any]:
+    """The inputs and the label of a batch, on the device."""
+    if not isinstance(data, list | tuple) or len(data) < 2:
+        raise InvalidInput("the dataset must give (input, label), or several inputs and then a label")
+    *inputs, label = (tree_map_only(Tensor, lambda value: value.to(device, non_blocking=True), part) for part in data)
+    return tuple(inputs), label
