@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from privypurse._storage import replace_file
 from privypurse.errors import InvalidInput
-from privypurse.training.fingerprints import data_of
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import PlannedRecords
+from privypurse.training.step_randomness import restore_states, states
 
-_VERSION = 3
+_VERSION = 4
 _SECONDS = 60.0
 
 
@@ -34,7 +35,7 @@ class Checkpoints:
         scheduler: Any,
     ) -> None:
         """Without a folder nothing is saved."""
-        self._data = "" if folder is None else data_of(run.plan, records.dataset)
+        self._data = "" if folder is None else records.digest
         self._folder, self._every, self._run = folder, records.execution.checkpoint_every, run
         self._parts: dict[str, Any] = {"model": run.recorder.model, "optimizer": optimizer}
         if scheduler is not None:
@@ -63,18 +64,17 @@ class Checkpoints:
             raise InvalidInput(f"{self._path} cannot be read as a checkpoint: {error}") from None
         if not isinstance(state, dict) or state.get("version") != _VERSION:
             raise InvalidInput(f"{self._path} is not a checkpoint of this release")
-        if set(self._parts) != set(state["parts"]):
-            raise InvalidInput(
-                f"{self._path} holds {', '.join(state['parts'])}; the run has {', '.join(self._parts)}"
-            )
+        before, now = state["kinds"], self._kinds()
+        for name in {**before, **now}:
+            if before.get(name) != now.get(name):
+                raise InvalidInput(
+                    f"{self._path} holds as {name} a {before.get(name)}; the run has a {now.get(name)}"
+                )
         if state["data"] != self._data:
             raise InvalidInput(
                 f"{self._path} was made on another data set; rates and purses are people's, so go on with the data "
                 "that it began with, in the same order"
             )
-        for name, part in self._parts.items():
-            if state["kinds"][name] != _kind(part):
-                raise InvalidInput(f"{self._path} holds a {state['kinds'][name]}; the run has a {_kind(part)}")
         self._run.load_state_dict(state["run"], answers_saved=True)
         for name, part in self._parts.items():
             try:
@@ -82,9 +82,7 @@ class Checkpoints:
             except (RuntimeError, ValueError, KeyError) as error:
                 raise InvalidInput(f"{self._path} holds another {name} than the run has: {error}") from None
         if state["generators"] is not None:
-            torch.set_rng_state(state["generators"]["cpu"].cpu())
-            if self._run.device.type == "cuda":
-                torch.cuda.set_rng_state(state["generators"]["cuda"].cpu(), self._run.device)
+            restore_states(state["generators"], self._run.device)
         self._between_steps = self._generators()
         self._answers = self._answered()
 
@@ -95,18 +93,15 @@ class Checkpoints:
             self.write()
 
     def _answered(self) -> int:
-        return 0 if self._run.accounting is None else self._run.accounting.answers
+        return 0 if self._run.accounting is None else len(self._run.accounting.stopping.told)
 
     def after_step(self) -> None:
         """Save if it is time."""
         if self._folder is None:
             return
         self._between_steps = self._generators()
-        if self._every is not None:
-            due = self._run.steps_taken % self._every == 0
-        else:
-            due = time.monotonic() - self._written > _SECONDS
-        if due:
+        late = time.monotonic() - self._written > _SECONDS
+        if late if self._every is None else self._run.steps_taken % self._every == 0:
             self.write()
 
     def write(self) -> None:
@@ -117,21 +112,16 @@ class Checkpoints:
             "version": _VERSION,
             "run": self._run.state_dict(),
             "data": self._data,
-            "kinds": {name: _kind(part) for name, part in self._parts.items()},
+            "kinds": self._kinds(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "generators": self._between_steps,
         }
         replace_file(self._path, lambda file: torch.save(state, file))
         self._written = time.monotonic()
 
-    def _generators(self) -> dict[str, Any] | None:
+    def _kinds(self) -> dict[str, str]:
+        return {name: type(part).__qualname__ for name, part in self._parts.items()}
+
+    def _generators(self) -> list[Tensor] | None:
         """Of torch's own generators, for layers such as dropout, in a seeded run only."""
-        if self._run.source.secure:
-            return None
-        device = self._run.device
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return {"cpu": torch.get_rng_state(), "cuda": cuda}
-
-
-def _kind(part: Any) -> str:
-    return type(part).__qualname__
+        return None if self._run.source.secure else states(self._run.device)

@@ -36,10 +36,14 @@ class CurrentBatch:
     def __init__(self, run: PrivateRun, loss_reduction: str) -> None:
         self.run, self._reduction = run, loss_reduction
         self._released: dict[str, tuple[Tensor, int]] = {}
+        self.restart()
+        self._constants: set[torch.Size] = set()
+
+    def restart(self) -> None:
+        """The loader begins anew; a batch that was left by ``break`` is forgotten."""
         self._batch: Batch | None = None
         self._drawn: Drawn | None = None
         self._passes: list[Pass] = []
-        self._constants: set[torch.Size] = set()
 
     def hand_out(self, batch: Batch, data: Any) -> Any:
         """The batch is at hand from now on; its data, each tensor knowing whose its rows are."""
@@ -53,10 +57,6 @@ class CurrentBatch:
         """A step is about to begin; False if the run ends here."""
         self.require_stepped()
         return self.run.prepare()
-
-    def restart(self) -> None:
-        """The loader begins anew; a batch that was left by ``break`` is forgotten."""
-        self._batch, self._drawn, self._passes = None, None, []
 
     def require_stepped(self) -> None:
         """Raise if the batch at hand has not been stepped on."""
@@ -119,10 +119,9 @@ class CurrentBatch:
     def backward(self, losses: Tensor) -> None:
         """The backward pass of one loss for each record that went through the model."""
         state = state_of(losses)
-        own = isinstance(state, Rows) and losses.dim() == 1
-        last = self._passes[-1].places if self._passes else None
-        if not own or not isinstance(state, Rows) or not any(state.places.same(each.places) for each in self._passes):
-            of = "" if last is None else f" of the {last.size} records"
+        passed = [each.places for each in self._passes]
+        if not (isinstance(state, Rows) and losses.dim() == 1 and any(map(state.places.same, passed))):
+            of = f" of the {passed[-1].size} records" if passed else ""
             raise InvalidInput(
                 f"losses has shape {tuple(losses.shape)}; optimizer.backward(losses) needs one loss for each{of} "
                 "that went through the model, in their order, made of the model's output and the loader's labels: "
@@ -142,7 +141,7 @@ class CurrentBatch:
             raise InvalidInput("optimizer.step() needs a batch of the private loader and a loss.backward() before it")
         self._require_once(passes, batch.records.size)
         self._require_nothing_else()
-        self._batch, self._drawn, self._passes = None, None, []
+        self.restart()
         if batch.units.size:
             self._add(batch, passes)
         return batch.last

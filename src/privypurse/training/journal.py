@@ -71,18 +71,15 @@ class Journal:
     def count(self, steps: int) -> None:
         """Make sure that ``steps`` steps are on disk."""
         with self._thread:
-            self._count(steps)
-
-    def _count(self, steps: int) -> None:
-        if steps > self._reserved:
-            now = time.monotonic()
-            passed = max(now - self._entry_time, 1e-6)
-            self._ahead = max(1, min(_MOST, round(self._ahead * _SPAN / passed), 2 * self._ahead))
-            self._entry_time = now
-            reserved = min(steps - 1 + self._ahead, max(self._steps, steps))
-            self._write(f"reserved {reserved}")
-            self._reserved = reserved
-        self.counted = max(self.counted, steps)
+            if steps > self._reserved:
+                now = time.monotonic()
+                passed = max(now - self._entry_time, 1e-6)
+                self._ahead = max(1, min(_MOST, round(self._ahead * _SPAN / passed), 2 * self._ahead))
+                self._entry_time = now
+                reserved = min(steps - 1 + self._ahead, max(self._steps, steps))
+                self._write(f"reserved {reserved}")
+                self._reserved = reserved
+            self.counted = max(self.counted, steps)
 
     def close(self) -> None:
         """Write down the exact number of steps, and let others in."""

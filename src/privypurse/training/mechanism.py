@@ -70,7 +70,7 @@ class PrivateRun:
     def finish(self) -> None:
         """No further step will be taken."""
         if self.accounting is not None:
-            self.accounting.finish()
+            self.accounting.stopping.finish()
 
     @property
     def steps_left(self) -> int:
@@ -121,7 +121,7 @@ class PrivateRun:
 
     def weights(self, tape: Tape, units: Tensor, owner: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """What each record on the tape is multiplied with, and its unit's norm. Nothing is added yet."""
-        found = norms(tape) if owner is None else norms(tape, owner, units.shape[0])
+        found = norms(tape, owner, units.shape[0])
         self._left_now += (~torch.isfinite(found) & (units != self.plan.people)).sum()
         limits = self.setup.clip_norms[units]
         if self.accounting is not None:

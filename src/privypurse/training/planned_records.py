@@ -16,6 +16,7 @@ from privypurse.errors import InvalidInput, Unsupported
 from privypurse.plans import Plan
 from privypurse.randomness import Randomness
 from privypurse.training.execution import DEFAULT, Execution
+from privypurse.training.fingerprints import fingerprint
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.physical_batches import Batch, loaded
 
@@ -42,6 +43,14 @@ class PlannedRecords:
             integer(self.max_records_per_person, "max_records_per_person")
         _refuse_data(self.dataset, self.plan)
         self.plan.require_kept()  # a plan is a file, and may have been altered
+
+    @cached_property
+    def digest(self) -> str:
+        """What a checkpoint remembers of the data that its run was on.
+
+        With ids the plan knows its people, and they may have other rows, in another order (rule 13).
+        """
+        return "by id" if self.plan.keyed_ids is not None else fingerprint(self.dataset)
 
     @cached_property
     def held(self) -> FloatArray:

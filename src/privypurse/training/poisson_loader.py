@@ -28,7 +28,8 @@ class Draws:
         plan, self.run, self.records, self._multiple = run.plan, run, records, multiple
         self.most = records.execution.max_physical_batch if most is None else most
         self._drawn: dict[int, list[Batch]] = {}
-        self._shapes = _Shapes()
+        self._shapes: list[torch.Size] = []
+        self._told = False
         self._sampler = PoissonSampler(run.processes.share(plan.levels.rate[plan.level_of]))
         largest = int(records.held.max())
         if self.most is not None and multiple == 1 and largest > self.most:
@@ -62,7 +63,7 @@ class Draws:
         with borrowed(run.device):
             for batch, data in self.records.load(self._wanted()):
                 if self.records.collate_fn is not None:
-                    self._shapes.compare(data)
+                    self._compare_shapes(data)
                 if batch.first:
                     run.keys.begin(batch.step)
                 if not begun or not run.source.secure:  # once, or in a seeded run each time, to be repeatable
@@ -78,18 +79,11 @@ class Draws:
                 checked = mixable and run.keys.due("collate_fn")
                 yield replace(batch, key=run.keys.of(step, f"load {number}"), check=checked)
 
-
-class _Shapes:
-    """Says so, once, if batches differ in shape: then somebody's record decides about that of others."""
-
-    def __init__(self) -> None:
-        self._first: list[torch.Size] = []
-        self._told = False
-
-    def compare(self, data: Any) -> None:
+    def _compare_shapes(self, data: Any) -> None:
+        """Say so, once, if batches differ in shape: then somebody's record decides about that of others."""
         shapes = [value.shape[1:] for value in tree_leaves(data) if isinstance(value, Tensor) and value.dim()]
-        self._first = self._first or shapes
-        if shapes != self._first and not self._told:
+        self._shapes = self._shapes or shapes
+        if shapes != self._shapes and not self._told:
             self._told = True
             warnings.warn(
                 "collate_fn gives batches of different shapes. Pad to one public length: if the longest record "

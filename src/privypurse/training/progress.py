@@ -30,14 +30,14 @@ class _RichBar:
         count = min(_MOST_LEVELS, taking_part.size)
         self._levels = taking_part[np.linspace(0, taking_part.size - 1, count).astype(int)].tolist()
         self._loss = ""
-        self._progress = progress.Progress(
+        self.progress = progress.Progress(
             progress.TextColumn("training"),
             progress.BarColumn(),
             progress.MofNCompleteColumn(),
             progress.TimeRemainingColumn(),
             progress.TextColumn("{task.fields[figures]}"),
         )
-        self._task = self._progress.add_task("training", total=plan.all_steps, figures="")
+        self._task = self.progress.add_task("training", total=plan.all_steps, figures="")
 
     def update(self, steps: int, loss: float | None = None) -> None:
         if loss is not None:
@@ -50,7 +50,7 @@ class _RichBar:
             self._spent = "the schedule says what all rounds cost"
         elif mark != self._mark:
             self._mark, self._spent = mark, self._spent_at(-(-mark * self._plan.steps // _MARKS))
-        self._progress.update(self._task, completed=steps, figures=self._loss + self._spent)
+        self.progress.update(self._task, completed=steps, figures=self._loss + self._spent)
 
     def _spent_at(self, steps: int) -> str:
         releases, delta = self._plan.releases(min(max(steps, 1), self._plan.steps)), self._plan.fixed_delta
@@ -60,19 +60,13 @@ class _RichBar:
             f"{used:.2f}/{self._plan.levels.epsilon[k]:g}" for k, used in zip(self._levels, spent, strict=True)
         )
 
-    def __enter__(self) -> _RichBar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
 
 @contextmanager
 def shown(plan: Plan, progress: bool | Progress) -> Iterator[Show]:
     """A bar while the work goes on, if wanted, or a function that is told how far it is (`Execution.progress`)."""
     if progress is True:
-        with _RichBar(plan) as bar:
+        bar = _RichBar(plan)
+        with bar.progress:
             yield bar.update
     else:
         yield lambda steps, loss=None: progress(steps, plan.all_steps) if progress else None

@@ -177,6 +177,12 @@ def states(device: torch.device | None = None) -> list[Tensor]:
     return [generator.get_state() for generator in _global(device, everything=False)]
 
 
+def restore_states(before: list[Tensor], device: torch.device | None = None) -> None:
+    """Torch's generators go on from these states."""
+    for generator, state in zip(_global(device, everything=False), before, strict=False):
+        generator.set_state(state.cpu())
+
+
 def seeds(device: torch.device | None = None) -> list[int]:
     """What torch's generators were seeded with."""
     return [generator.initial_seed() for generator in _global(device, everything=False)]

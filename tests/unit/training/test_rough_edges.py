@@ -180,7 +180,7 @@ def test_the_bar_says_that_its_loss_is_internal() -> None:
 
     bar = _RichBar(pp.plan(pp.Budgets(np.full(30, 3.0), delta=1e-3), steps=3, batch_size=8, accountant="rdp"))
     bar.update(1, 0.25)
-    assert "loss 0.250 (internal)" in bar._progress.tasks[0].fields["figures"]
+    assert "loss 0.250 (internal)" in bar.progress.tasks[0].fields["figures"]
 
 
 @pytest.mark.parametrize("physical", [None, 7])

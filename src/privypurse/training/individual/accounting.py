@@ -17,7 +17,6 @@ from privypurse.accounting.sampled_step_filter import StepFilter
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 from privypurse.plans.level_table import in_every_step
-from privypurse.training.fingerprints import data_of
 from privypurse.training.gradients.clipping import MARGIN
 from privypurse.training.individual.early_stopping import EarlyStopping
 from privypurse.training.individual.norm_passes import NormPasses, Right, most_likely
@@ -94,8 +93,12 @@ class Accounting(ABC):
     def __init__(self, settings: Individual, passes: NormPasses, every: int) -> None:
         self._settings, self._passes, self._plan = settings, passes, passes.setup.plan
         self._every = every
-        self._stopping = EarlyStopping(passes, settings.right)
-        self._fingerprint = data_of(self._plan, passes.records.dataset)
+        self._identity = {
+            "data": passes.records.digest,
+            "every": every,
+            **{name: getattr(settings, name) for name in ("grid_size", "exact", "headroom")},
+        }
+        self.stopping = EarlyStopping(passes, settings.right)
         self._active: list[tuple[int, Tensor | int]] = []
         self._lost = 0  # steps of which nothing is known but their number
 
@@ -115,46 +118,28 @@ class Accounting(ABC):
     def charge(self, step: int) -> None:
         """A step is about to be released."""
 
-    def finish(self) -> None:
-        """The run is over."""
-        self._stopping.finish()
-
     def resumed(self, saved: int, now: int, answers_saved: bool = False) -> None:
         """Go on at step ``now`` from what was known at step ``saved``: charge in full what is not known.
 
         ``answers_saved`` says whether the stopping rule's answers were saved before anything followed from them.
         """
-        self._stopping.resumed(saved, now, answers_saved)
+        self.stopping.resumed(saved, now, answers_saved)
         if now > saved:
             self._charge_unknown(saved, now)
 
     @abstractmethod
     def _charge_unknown(self, saved: int, now: int) -> None: ...
 
-    @property
-    def answers(self) -> int:
-        """How many questions of the stopping rule were answered."""
-        return len(self._stopping.told)
-
     @abstractmethod
     def spending(self) -> Spending:
         """What each person spent so far. Sensitive."""
 
     def _spending(self, meter: Odometer | FloatArray, contributing: AnyArray) -> Spending:
-        told = tuple(self._stopping.told)
+        told = tuple(self.stopping.told)
         return Spending(self._plan, meter, tuple(self._active_at()), told, contributing, self._lost)
 
     def _active_at(self) -> list[tuple[int, int]]:
         return [(int(step), int(count)) for step, count in self._active]
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        names = ("grid_size", "exact", "headroom")
-        return {
-            "data": self._fingerprint,
-            "every": self._every,
-            **{name: getattr(self._settings, name) for name in names},
-        }
 
     def state(self) -> dict[str, Any]:
         """All that is needed to go on later."""
@@ -162,7 +147,7 @@ class Accounting(ABC):
             "settings": self._identity,
             "active": self._active_at(),
             "lost": self._lost,
-            "stopping": self._stopping.state(),
+            "stopping": self.stopping.state(),
         }
 
     def restore(self, state: Any) -> None:
@@ -178,7 +163,7 @@ class Accounting(ABC):
             raise InvalidInput(f"the checkpoint was made with {', '.join(other)}; go on with the same")
         self._restore(state)
         self._active, self._lost = [*state["active"]], int(state["lost"])
-        self._stopping.restore(state["stopping"])
+        self.stopping.restore(state["stopping"])
 
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None: ...
@@ -197,7 +182,7 @@ class Sampled(Accounting):
             purses = StepFilter(
                 levels.rate, noise, levels.epsilon, plan.filter_delta, plan.level_of, settings.grid_size
             )
-            purses.set_aside(self._stopping.price(purses.currency))
+            purses.set_aside(self.stopping.price(purses.currency))
         self.odometer = Odometer(
             levels.rate, noise, plan.level_of, grid_size=settings.grid_size, exact=settings.exact, purses=purses
         )
@@ -216,7 +201,7 @@ class Sampled(Accounting):
         takes_over = filtering and (steps_taken == self._plan.steps or not self._filtering)
         if steps_taken % self._every == 0 or takes_over or self._overdue:
             self._measure(steps_taken, filtering)
-        return not filtering or self._stopping.goes_on(steps_taken, self._who_is_active)
+        return not filtering or self.stopping.goes_on(steps_taken, self._who_is_active)
 
     def _who_is_active(self) -> AnyArray:
         assert self.odometer.purses is not None
@@ -229,7 +214,7 @@ class Sampled(Accounting):
         if filtering:
             assert self.odometer.purses is not None
             taking_part &= self.odometer.purses.left > 0  # an empty purse needs no norm
-        norms, _ = self._passes.norms(steps_taken, np.flatnonzero(taking_part))
+        norms = self._passes.norms(steps_taken, np.flatnonzero(taking_part))
         room = self._settings.headroom if self._settings.exact else 1.0
         self.odometer.new_norms(room * norms / self._plan.levels.clip_norm[self._plan.level_of], filtering=filtering)
         if self._active and self._active[-1][0] == steps_taken:
@@ -283,12 +268,11 @@ class Sampled(Accounting):
         return self._spending(self.odometer, self.odometer.active)
 
     def state(self) -> dict[str, Any]:
-        return {
-            **super().state(),
-            **_tensors(self.odometer.state()),
-            "asked": self._filtering,
-            "overdue": self._overdue,
+        counted = {
+            name: torch.tensor(value) if isinstance(value, np.ndarray) else value
+            for name, value in self.odometer.state().items()
         }
+        return {**super().state(), **counted, "asked": self._filtering, "overdue": self._overdue}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.odometer.restore(
@@ -308,7 +292,7 @@ class FullBatch(Accounting):
         plan, levels = self._plan, self._plan.levels
         self._deviation = plan.noise_multiplier * plan.clip_norm  # of the noise that a contribution is compared with
         purses = Filter(levels.epsilon, levels.delta, "gdp")
-        held = np.maximum(purses.total - self._stopping.price(purses.currency), 0.0)
+        held = np.maximum(purses.total - self.stopping.price(purses.currency), 0.0)
         empty = np.flatnonzero((held == 0) & (levels.rate > 0))
         if plan.filter is not None and empty.size:
             raise InvalidInput(
@@ -326,7 +310,7 @@ class FullBatch(Accounting):
     def prepare(self, steps_taken: int) -> bool:
         if self._plan.filter is None or steps_taken < self._plan.steps:
             return True
-        return self._stopping.goes_on(steps_taken, self._who_is_active)
+        return self.stopping.goes_on(steps_taken, self._who_is_active)
 
     def _who_is_active(self) -> AnyArray:
         return np.asarray((self._spent < self._total)[:-1].cpu().numpy())
@@ -365,14 +349,3 @@ class FullBatch(Accounting):
             raise InvalidInput("what was spent before is about other people")
         self._spent.copy_(state["spent"])
         self.forget()
-
-
-def _tensors(state: dict[str, Any]) -> dict[str, Any]:
-    """NumPy's unsigned integers as tensors that every reader of checkpoints knows."""
-    wide = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
-    return {
-        name: torch.from_numpy(value.astype(wide.get(value.dtype, value.dtype)))
-        if isinstance(value, np.ndarray)
-        else value
-        for name, value in state.items()
-    }

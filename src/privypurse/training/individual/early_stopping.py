@@ -16,6 +16,7 @@ from privypurse.randomness import Randomness
 from privypurse.training.individual.norm_passes import NormPasses, Right
 
 _STREAM = 2**20 + 1  # of a seeded run's random numbers: none of its processes has such a rank
+_STATE = ("told", "_threshold", "_over", "_asked", "_silent", "_best")
 
 
 class EarlyStopping:
@@ -103,19 +104,12 @@ class EarlyStopping:
 
     def state(self) -> dict[str, Any]:
         """The noisy threshold is as secret as the purses beside it."""
-        return {
-            "told": self.told,
-            "threshold": self._threshold,
-            "over": self._over,
-            "asked": self._asked,
-            "silent": self._silent,
-            "best": self._best,
-        }
+        return {name.strip("_"): getattr(self, name) for name in _STATE}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.told = [(int(step), float(value)) for step, value in state["told"]]
-        self._threshold, self._over = state["threshold"], bool(state["over"])
-        self._asked, self._silent, self._best = int(state["asked"]), bool(state["silent"]), state["best"]
+        for name in _STATE:
+            setattr(self, name, state[name.strip("_")])
+        self.told = [*self.told]  # the next answers are this run's, not the saved state's
 
 
 def _laplace(scale: float, source: Randomness) -> float:

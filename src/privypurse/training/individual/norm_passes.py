@@ -1,4 +1,4 @@
-"""Norm passes: everybody's gradient norm and loss between steps, and how often the model is right about them."""
+"""Norm passes: everybody's gradient norm between steps, and how often the model is right about them."""
 
 from __future__ import annotations
 
@@ -49,22 +49,20 @@ class NormPasses:
     records: PlannedRecords
     loss_fn: Loss
 
-    def norms(self, steps_taken: int, units: IntArray | None = None) -> tuple[FloatArray, FloatArray]:
-        """Gradient norm and mean loss of these units (default: all); 0 for the others."""
-        found = self._nothing(2)
+    def norms(self, steps_taken: int, units: IntArray | None = None) -> FloatArray:
+        """Gradient norm of these units (default: all); 0 for the others."""
+        found = self._nothing()
         with self._undisturbed(steps_taken), torch.enable_grad():
             for batch, inputs, label in self._pieces(steps_taken, units):
-                tape, losses = recorded(self.setup.recorder, self.loss_fn, inputs, label, False)
+                tape, _ = recorded(self.setup.recorder, self.loss_fn, inputs, label, False)
                 who, owner = batch.places(self.setup)
                 # A person's records add up before their norm is taken, as in a step.
-                each = norms(tape) if owner is None else norms(tape, owner, who.shape[0])
-                found[0, who] = each.to(torch.float64)
-                found[1].index_add_(0, who if owner is None else who[owner], losses.to(torch.float64))
-        return self._everyone(found[0]), self._everyone(found[1]) / np.maximum(self.records.held, 1)
+                found[who] = norms(tape, owner, who.shape[0]).to(torch.float64)
+        return self._everyone(found)
 
     def right(self, steps_taken: int, units: IntArray, right: Right = most_likely) -> FloatArray:
         """For these units the share of their records that the model gets right; 0 for the others."""
-        found = self._nothing(1)
+        found = self._nothing()
         with modes_kept(self.setup.recorder.model) as model, self._undisturbed(steps_taken), torch.no_grad():
             model.eval()
             for number, (batch, inputs, label) in enumerate(self._pieces(steps_taken, units)):
@@ -75,12 +73,11 @@ class NormPasses:
                 if number == 0:
                     require_own_losses(right, output, label, each.shape[0], complaint=_MIXES, tolerance=1e-3)
                 who, owner = batch.places(self.setup)
-                whose = who if owner is None else who[owner]
-                found[0].index_add_(0, whose, each.nan_to_num(0.0).clamp(0.0, 1.0))
-        return np.asarray(self._everyone(found[0]) / np.maximum(self.records.held, 1))
+                found.index_add_(0, who if owner is None else who[owner], each.nan_to_num(0.0).clamp(0.0, 1.0))
+        return np.asarray(self._everyone(found) / np.maximum(self.records.held, 1))
 
-    def _nothing(self, rows: int) -> Tensor:
-        return torch.zeros((rows, self.setup.plan.people + 1), dtype=torch.float64, device=self.setup.device)
+    def _nothing(self) -> Tensor:
+        return torch.zeros(self.setup.plan.people + 1, dtype=torch.float64, device=self.setup.device)
 
     @contextmanager
     def _undisturbed(self, steps_taken: int) -> Iterator[None]:

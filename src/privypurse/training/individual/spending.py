@@ -73,29 +73,27 @@ class Spending:
 
         Where the plan was made without ids, ``person`` is the number of one of their records.
         """
-        unit = self._record(person) if self.plan.keyed_ids is None else self.plan.keyed_ids.unit_of(person)
+        plan = self.plan
+        if plan.keyed_ids is not None:
+            unit = plan.keyed_ids.unit_of(person)
+        elif is_integer(person) and 0 <= person < plan.records:
+            unit = int(person if plan.owner is None else plan.owner[person])
+        else:
+            raise InvalidInput(f"record is {person!r}; there are {plan.records:,}, counted from 0")
         return float(self._epsilon(np.array([unit], dtype=np.int64), accountant, None)[0])
 
-    def _record(self, record: Any) -> int:
-        if not is_integer(record) or not 0 <= record < self.plan.records:
-            raise InvalidInput(f"record is {record!r}; there are {self.plan.records:,}, counted from 0")
-        return int(record if self.plan.owner is None else self.plan.owner[record])
-
     def _epsilon(self, who: IntArray, accountant: str, progress: Progress | None) -> FloatArray:
-        found = self._measured(who, accountant, progress)
-        return np.minimum(found, self.plan.levels.epsilon[self.plan.level_of[who]])
-
-    def _measured(self, who: IntArray, accountant: str, progress: Progress | None) -> FloatArray:
-        delta = self.plan.levels.delta[self.plan.level_of[who]]
+        levels, level = self.plan.levels, self.plan.level_of[who]
         if isinstance(self.meter, Odometer):
-            return self.meter.epsilon(delta, accountant, who, progress)
-        if accountant not in ("rdp", "pld"):
+            found = self.meter.epsilon(levels.delta[level], accountant, who, progress)
+        elif accountant in ("rdp", "pld"):
+            found = np.empty(who.size)
+            for some in np.array_split(np.arange(who.size), max(1, who.size // 2000)):
+                square, delta = self.meter[who[some]], levels.delta[level[some]]
+                if accountant == "rdp":
+                    found[some] = gdp.epsilon_from_zcdp(square / 2, delta)
+                else:  # the exact ε of Gaussian steps, which a loss distribution would only approach
+                    found[some] = gdp.epsilon(np.sqrt(square), delta) * (1 + 1e-12)
+        else:
             raise InvalidInput(f"accountant is {accountant!r}; choose 'rdp' or 'pld'")
-        squares = self.meter[who]
-        out = np.empty(who.size)
-        for some in np.array_split(np.arange(who.size), max(1, who.size // 2000)):
-            if accountant == "rdp":
-                out[some] = gdp.epsilon_from_zcdp(squares[some] / 2, delta[some])
-            else:  # the exact ε of Gaussian steps, which a loss distribution would only approach
-                out[some] = gdp.epsilon(np.sqrt(squares[some]), delta[some]) * (1 + 1e-12)
-        return out
+        return np.minimum(found, levels.epsilon[level])
