@@ -293,7 +293,7 @@ def test_a_full_disk_ends_a_run_with_a_word(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     planned("--person", "id")
-    monkeypatch.setattr("privypurse.training.journal.Journal._count", full)
+    monkeypatch.setattr("privypurse.training.journal.Journal.count", full)
     code, said = trained(capsys, more='checkpoint = "kept"')
     assert code == 2
     assert "No space left on device: stopped; steps that were taken stay counted" in said

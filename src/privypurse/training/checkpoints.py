@@ -36,7 +36,8 @@ class Checkpoints:
     ) -> None:
         """Without a folder nothing is saved."""
         self._data = "" if folder is None else records.digest
-        self._folder, self._every, self._run = folder, records.execution.checkpoint_every, run
+        self._path = None if folder is None else folder / "checkpoint.pt"
+        self._every, self._run = records.execution.checkpoint_every, run
         self._parts: dict[str, Any] = {"model": run.recorder.model, "optimizer": optimizer}
         if scheduler is not None:
             self._parts["scheduler"] = scheduler
@@ -44,14 +45,9 @@ class Checkpoints:
         self._between_steps = self._generators()
         self._answers = 0
 
-    @property
-    def _path(self) -> Path:
-        assert self._folder is not None
-        return self._folder / "checkpoint.pt"
-
     def resume(self) -> None:
         """Go on from the last checkpoint, if there is one."""
-        if self._folder is None:
+        if self._path is None:
             return
         here = self._path.exists()
         if self._run.processes.same(int(here)) != here:
@@ -97,7 +93,7 @@ class Checkpoints:
 
     def after_step(self) -> None:
         """Save if it is time."""
-        if self._folder is None:
+        if self._path is None:
             return
         self._between_steps = self._generators()
         late = time.monotonic() - self._written > _SECONDS
@@ -106,7 +102,7 @@ class Checkpoints:
 
     def write(self) -> None:
         """Save now."""
-        if self._folder is None or not self._run.processes.first:
+        if self._path is None or not self._run.processes.first:
             return
         state = {
             "version": _VERSION,

@@ -73,10 +73,7 @@ class Processes:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside of torch.compile or DistributedDataParallel; neither's own backward pass is used here."""
-    while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
-            model = model._orig_mod
-        else:
-            return model
+    wrappers = nn.parallel.DistributedDataParallel, torch._dynamo.eval_frame.OptimizedModule
+    while isinstance(model, wrappers):
+        model = model.module if isinstance(model, wrappers[0]) else model._orig_mod
+    return model

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from privypurse.arrays import AnyArray
+from privypurse.training.setup import modes_kept
 
 losses = partial(F.cross_entropy, reduction="none")
 """One loss for each record: what training by a plan needs."""
@@ -29,14 +30,12 @@ def score(
 ) -> Score:
     """Of records that were not trained on; on records that were, either figure is sensitive (rule 6)."""
     device = next(model.parameters()).device
-    before = model.training
-    model.eval()
     right, loss = 0, 0.0
-    with torch.no_grad():
+    with modes_kept(model), torch.no_grad():
+        model.eval()
         for begin in range(0, len(labels), batch):
             truth = torch.as_tensor(labels[begin : begin + batch], device=device)
             out = model(torch.as_tensor(inputs[begin : begin + batch], device=device))
             right += int((out.argmax(1) == truth).sum())
             loss += float(F.cross_entropy(out, truth, reduction="sum"))
-    model.train(before)
     return Score(len(labels), right / len(labels), loss / len(labels))

@@ -25,8 +25,6 @@ FINENESS = 28
 
 More would leave fewer of a normal's 53 bits to a step, fewer would cost more of the clip norm: √d/2^28 deviations.
 """
-_AT_ONCE = {"cpu": 2**17}  # what a CPU's caches hold
-_AT_ONCE_ELSEWHERE = 2**25
 
 
 class GridNoise:
@@ -58,7 +56,7 @@ class GridNoise:
 
 def pieces(values: dict[str, Tensor], device: torch.device) -> tuple[dict[str, Tensor], list[Tensor]]:
     """The same values, and flat pieces that they are views of: one for many small ones, several for a large one."""
-    most = _AT_ONCE.get(device.type, _AT_ONCE_ELSEWHERE)
+    most = 2**17 if device.type == "cpu" else 2**25  # what a CPU's caches hold
     found: list[Tensor] = []
     out = dict(values)
     for names in _groups(((name, value.numel()) for name, value in values.items()), most):

@@ -43,10 +43,6 @@ class PrivateModel(nn.Module):
             return self._current_batch.watch(inputs, options)
         return self._current_batch.evaluate(self.inner, inputs, options)
 
-    def train(self, mode: bool = True) -> PrivateModel:
-        super().train(mode)
-        return self
-
     # Copies, pickles and checkpoints of the model are those of the plain model, which ``inner`` is.
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         return copy.deepcopy(self.inner, memo)
@@ -115,17 +111,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.inner, self._current_batch = optimizer, current_batch
         self._step_count = 0
 
-    @property
-    def param_groups(self) -> Any:  # type: ignore[override]
-        return self.inner.param_groups
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        return self.inner.state
-
-    @property
-    def defaults(self) -> Any:  # type: ignore[override]
-        return self.inner.defaults
+    param_groups = property(lambda self: self.inner.param_groups)
+    state = property(lambda self: self.inner.state)
+    defaults = property(lambda self: self.inner.defaults)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:

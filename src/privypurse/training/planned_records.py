@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -79,18 +80,12 @@ class PlannedRecords:
             return [Batch(units, units, units).padded(multiple)]
         records, owner = self._of(units, source)
         bounds = [0, units.size] if most is None or records.size <= most else _bounds(owner, units.size, most)
-        ends = np.searchsorted(owner, bounds)
-        whole = [
-            Batch(
-                records[ends[k] : ends[k + 1]],
-                units[bounds[k] : bounds[k + 1]],
-                owner[ends[k] : ends[k + 1]] - bounds[k],
-                first=k == 0,
-                last=k == len(bounds) - 2,
-            )
-            for k in range(len(bounds) - 1)
-        ]
-        return [batch.padded(-(-batch.records.size // multiple) * multiple) for batch in whole]
+        found = []
+        for (one, begin), (other, end) in pairwise(zip(bounds, np.searchsorted(owner, bounds), strict=True)):
+            first, last = one == 0, other == units.size
+            batch = Batch(records[begin:end], units[one:other], owner[begin:end] - one, first, last)
+            found.append(batch.padded(-(-batch.records.size // multiple) * multiple))
+        return found
 
     def _of(self, units: IntArray, source: Randomness) -> tuple[IntArray, IntArray]:
         """The records of these units, unit by unit, and for each its unit's place."""

@@ -190,29 +190,27 @@ def seeds(device: torch.device | None = None) -> list[int]:
 
 def _twister(key: bytes) -> Tensor:
     """A state of torch's CPU generator all of whose words follow from the key; a seed would give 32 bits of it."""
+    seed, fresh = int.from_bytes(key[:8], "big") >> 1, _fresh_state()
+    if fresh is None:
+        return torch.Generator().manual_seed(seed).get_state()
     words = np.frombuffer(hashlib.shake_256(key).digest(4 * _WORDS), np.uint32).astype(np.int64)
-    state = _template().clone()
-    if _known_layout():
-        state.view(torch.int64)[0] = int.from_bytes(key[:8], "big") >> 1  # its seed, which only tells if it changes
-        state.view(torch.int64)[_BEFORE_WORDS : _BEFORE_WORDS + _WORDS] = torch.from_numpy(words)
-        return state
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1).get_state()
+    state = fresh.clone()
+    state.view(torch.int64)[0] = seed  # which only tells if it changes
+    state.view(torch.int64)[_BEFORE_WORDS : _BEFORE_WORDS + _WORDS] = torch.from_numpy(words)
+    return state
 
 
 @cache
-def _template() -> Tensor:
-    """The state right after seeding: no number was handed out."""
-    return torch.Generator().manual_seed(0).get_state()
+def _fresh_state() -> Tensor | None:
+    """The state right after seeding, when no number was handed out.
 
-
-@cache
-def _known_layout() -> bool:
-    """Whether this release of torch keeps the words of its state where they have been since 1.0."""
+    None if this release of torch keeps the words of its state elsewhere than where they have been since 1.0.
+    """
     one, other = (torch.Generator().manual_seed(seed) for seed in (1, 2))
     begin, end = 8 * _BEFORE_WORDS, 8 * (_BEFORE_WORDS + _WORDS)
-    state, words = one.get_state(), other.get_state()
-    if state.numel() < end:
-        return False
-    state[begin:end] = words[begin:end]
-    one.set_state(state)
-    return bool(torch.equal(torch.rand(2000, generator=one), torch.rand(2000, generator=other)))
+    fresh = one.get_state()
+    if fresh.numel() < end:
+        return None
+    one.set_state(torch.cat([fresh[:begin], other.get_state()[begin:end], fresh[end:]]))
+    same = torch.equal(torch.rand(2000, generator=one), torch.rand(2000, generator=other))
+    return fresh if same else None

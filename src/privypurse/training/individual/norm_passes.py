@@ -20,8 +20,6 @@ from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.setup import Setup, modes_kept
 from privypurse.training.step_randomness import keyed
 
-_AT_ONCE = {"cuda": 4096}
-_AT_ONCE_ELSEWHERE = 512
 # Streams of a seeded run's random numbers: none of its processes has such a rank.
 _RECORD_STREAM = 2**20
 _MASK_STREAM = 2**21
@@ -100,7 +98,7 @@ class NormPasses:
         mine = wanted[wanted % setup.processes.size == setup.processes.rank]
         if not mine.size:
             return
-        most = execution.max_physical_batch or _AT_ONCE.get(setup.device.type, _AT_ONCE_ELSEWHERE)
+        most = execution.max_physical_batch or (4096 if setup.device.type == "cuda" else 512)
         batches = self.records.batches(mine, setup.source.for_step(steps_taken, _RECORD_STREAM), most)
         for batch, data in self.records.load(batches):
             yield batch, *moved(data, setup.device)
