@@ -3,7 +3,7 @@
 import math
 import numbers
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,12 @@ def real(
     span = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
     said = f"{name} must be a finite number {span}".rstrip() + f", not {value!r}"
     raise InvalidInput(said + (f"; {hint}" if hint else ""))
+
+
+def one_of(value: Any, name: str, known: Collection[str]) -> None:
+    """Raise unless ``value`` is among those that are known."""
+    if value not in list(known):
+        raise InvalidInput(f"{name} is {value!r}; choose one of {', '.join(map(repr, known))}")
 
 
 def seed_for_tests(seed: Any, *, stacklevel: int) -> int:

@@ -24,8 +24,8 @@ class SecureRandomness:
     """Streams keyed by the operating system: AES-256 in counter mode, and on a GPU ChaCha20.
 
     Guarantee: whoever cannot break AES or ChaCha20 cannot tell the coins and the noise from truly random ones, even
-    after seeing all the others (rule 10). The keys exist in this process only; there is no state to save, and a
-    process that was forked from this one has keys of its own.
+    after seeing all the others (rule 10: cryptographic noise). The keys exist in this process only; there is no state
+    to save, and a process that was forked from this one has keys of its own.
 
     Normals are made by Box and Muller's transform in float64. The radius comes from 63 bits or more, so it reaches
     9.3 deviations: what is missing beyond has a probability below 2^-62 for each number.

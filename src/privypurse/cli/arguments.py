@@ -38,10 +38,10 @@ def levels(text: str) -> dict[str, float]:
     return found
 
 
-def need_training(command: str) -> None:
-    """Raise unless everything that training needs is installed; the error says how to get it."""
-    for name in ("torch", "cryptography"):
+def need(command: str, *modules: str, extra: str = "training") -> None:
+    """Raise unless what training, or another extra, needs is installed; the error says how to get it."""
+    for name in modules or ("torch", "cryptography"):
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:
-            raise PrivyPurseError(f"privypurse {command} needs {name}: pip install 'privypurse[training]'") from None
+            raise PrivyPurseError(f"privypurse {command} needs {name}: pip install 'privypurse[{extra}]'") from None

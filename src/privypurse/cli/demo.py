@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from privypurse.cli.arguments import need_training
+from privypurse.cli.arguments import need
 from privypurse.cli.showing import as_it_is, bar
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    need_training("demo")
+    need("demo")
     import torch
 
     from privypurse.runs import comparison

@@ -15,7 +15,7 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse._validate import integer
-from privypurse.cli.arguments import need_training
+from privypurse.cli.arguments import need
 from privypurse.cli.showing import as_it_is, bar
 from privypurse.runs.folder import RunFolder
 
@@ -59,7 +59,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    need_training("federate")
+    need("federate")
     from privypurse.federated import federation_run
 
     if options.flower and options.device != "cpu":
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     _show(trial, console, " on Flower" if options.flower else "")
     if folder is not None:
         _keep(trial, folder)
-        console.print("written: " + as_it_is(str(options.out)), highlight=False, soft_wrap=True)
+        console.print("written: " + as_it_is(str(options.out)), soft_wrap=True)
 
 
 def _in_one_process(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:
@@ -93,16 +93,13 @@ def _in_one_process(options: argparse.Namespace, setting: Setting, console: Cons
 
 
 def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:
-    try:
-        import flwr  # noqa: F401
-    except ModuleNotFoundError:
-        raise pp.PrivyPurseError("--flower needs Flower: pip install 'privypurse[federated]'") from None
+    need("federate --flower", "flwr", extra="federated")
     from privypurse.federated import engine, federation_run, silos
 
     terms = federation_run.terms_of(setting, silos.federation(options.data), adversary=options.adversary)
 
     def told(number: int, outcome: Aggregated) -> None:
-        console.print(f"round {number} of {terms.rounds}: {len(outcome.used)} answers", highlight=False)
+        console.print(f"round {number} of {terms.rounds}: {len(outcome.used)} answers")
 
     console.print("starting Flower's simulation engine, one process for each silo", style="dim")
     with tempfile.TemporaryDirectory() as temporary:
@@ -123,8 +120,7 @@ def _show(trial: Trial, console: Console, where: str) -> None:
     terms = trial.terms
     console.print(
         f"\n[bold]federated[/]{where}: test accuracy {trial.accuracy[-1]:.2f} % after "
-        f"{'1 round' if terms.rounds == 1 else f'{terms.rounds} rounds'} of {terms.local_steps} steps",
-        highlight=False,
+        f"{'1 round' if terms.rounds == 1 else f'{terms.rounds} rounds'} of {terms.local_steps} steps"
     )
     table = Table("silo", "records", "joined", "ε granted", "ε spent", "overdrawn", "accuracy")
     for row in trial.clients:
@@ -142,7 +138,6 @@ def _show(trial: Trial, console: Console, where: str) -> None:
         f"ε against the {terms.adversary}, noise multiplier {terms.noise_multiplier:.3g}, δ {terms.delta:g}. Who is "
         "drawn in every step cannot spend more. What is granted and spent, and accuracy on people in training, is "
         f"each silo's secret; shown here because all of it is simulated.{_same(terms)}\n",
-        highlight=False,
         style="dim",
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 import privypurse as pp
-from privypurse.cli.arguments import need_training
+from privypurse.cli.arguments import need
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.config import RunConfig, example, read_config
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         print(example(), end="")
         return
     config = read_config(options.config)
-    need_training("train")
+    need("train")
     from privypurse.runs.training_run import train_by
 
     def planned(plan: pp.Plan) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from privypurse._validate import integer
+from privypurse._validate import integer, one_of
 from privypurse.arrays import AnyArray
 from privypurse.datasets.folders import check, file_of
 from privypurse.errors import InvalidInput
@@ -37,8 +37,7 @@ class Images:
 
 def mnist(name: str = "MNIST") -> Images:
     """MNIST (LeCun et al. 1998) or, by name "FashionMNIST", Fashion-MNIST (Xiao et al. 2017), 28 × 28 grey values."""
-    if name not in ("MNIST", "FashionMNIST"):
-        raise InvalidInput(f"name is {name!r}; choose one of 'MNIST', 'FashionMNIST'")
+    one_of(name, "name", ("MNIST", "FashionMNIST"))
     arrays = []
     for part, sha256 in _known(name).items():
         path = file_of(name, "the four .gz files", name, "raw", f"{part}.gz")

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from privypurse._storage import digest_of, digest_of_arrays
-from privypurse._validate import is_integer
+from privypurse._validate import is_integer, one_of
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
@@ -24,7 +24,7 @@ from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, 
 from privypurse.federated.blank_records import Readable, made_up_like
 from privypurse.federated.book import Book
 from privypurse.federated.parameters import Update, put, state_of
-from privypurse.federated.terms import Offer, Terms, require_adversary
+from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import Plan, TrainingShape
 from privypurse.training.execution import Execution
 from privypurse.training.fingerprints import fingerprint
@@ -190,7 +190,7 @@ def _refuse_unfit(dataset: Dataset[Any], new_model: Any, offer: Any, adversary: 
         raise InvalidInput("new_model is a model; give a function that makes one: partial(nn.Linear, 8, 2)")
     if len(dataset) == 0:  # type: ignore[arg-type]
         raise InvalidInput("this client has no records; leave it out, or give it some")
-    require_adversary(adversary)
+    one_of(adversary, "adversary", ADVERSARIES)
     if adversary == "server" and offer.terms.adversary != "server":
         raise InvalidInput('these terms keep ε against the public only; join them with adversary="public", or not')
 
@@ -300,7 +300,7 @@ def _sgd(model: nn.Module, terms: Terms) -> torch.optim.SGD:
 
 def _whose(dataset: Dataset[Any], budgets: Budgets) -> str:
     """A fingerprint of the records and budgets that a book belongs to."""
-    if budgets.person is not None:  # the same people, whatever rows they have (rule 13)
+    if budgets.person is not None:  # the same people, whatever rows they have (rule 13: people, not rows)
         first = budgets.first_record
         each = (texts_of(budgets.person[first]), budgets.epsilon[first].tolist(), budgets.delta[first].tolist())
         return "by id" + digest_of(sorted(zip(*each, strict=True)))

@@ -20,9 +20,6 @@ from privypurse.federated.silos import Federation, accuracy
 from privypurse.federated.terms import Offer, Terms
 from privypurse.training.evaluation import losses
 
-Told = Callable[[int, float], None]
-"""Called after each round, with its number and the test accuracy."""
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -90,9 +87,12 @@ def run(
     granted: Sequence[FloatArray],
     *,
     seed: int = 0,
-    told: Told = lambda number, accuracy: None,
+    told: Callable[[int, float], None] = lambda number, accuracy: None,
 ) -> Trial:
-    """Train once, all rounds, by everybody's ε, silo by silo. Seeded: for measuring, not for publishing."""
+    """Train once, all rounds, by everybody's ε, silo by silo. Seeded: for measuring, not for publishing.
+
+    ``told`` is called after each round, with its number and the test accuracy.
+    """
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore", PrivyPurseWarning)
         offer, state = Offer.of(terms), simulation.new_state(federation.new_model, seed)

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from privypurse import datasets
+from privypurse._validate import one_of
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import preferences
-from privypurse.errors import InvalidInput
 from privypurse.training.evaluation import score
 
 PREFERENCES: dict[str, Callable[[int, np.random.Generator], FloatArray]] = {
@@ -58,15 +58,13 @@ class Federation:
 def federation(name: str, seed: int = 0, device: str = "cpu") -> Federation:
     """adult (by employer) or heart (four hospitals)."""
     made = {"adult": _adult, "heart": _heart}
-    if name not in made:
-        raise InvalidInput(f"data is {name!r}; choose one of {', '.join(made)}")
+    one_of(name, "data", made)
     return made[name](np.random.default_rng([seed, 11]), device)
 
 
 def granted_in(federation: Federation, kind: str, seed: int) -> list[FloatArray]:
     """Everybody's simulated ε, silo by silo."""
-    if kind not in PREFERENCES:
-        raise InvalidInput(f"preferences is {kind!r}; choose one of {', '.join(PREFERENCES)}")
+    one_of(kind, "preferences", PREFERENCES)
     rng = np.random.default_rng([seed, 5])
     return [PREFERENCES[kind](len(silo), rng) for silo in federation.silos]
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from privypurse._storage import digest_of
-from privypurse._validate import integer, real
+from privypurse._validate import integer, one_of, real
 from privypurse.accounting import CertifiedTable, ClientSampled, Progress, Release, SampledGaussian, accountant_named
 from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput
@@ -71,7 +71,7 @@ class Terms:
         real(self.client_rate, "client_rate", above=0, most=1)
         real(self.momentum, "momentum", least=0, below=1)
         real(self.answer_seconds, "answer_seconds", least=0, below=86_400)
-        require_adversary(self.adversary)
+        one_of(self.adversary, "adversary", ADVERSARIES)
         accountant_named(self.accountant)
         most = self.most_joined
         if most is None:
@@ -201,9 +201,3 @@ class Offer:
             return cls(Terms.from_json(content["terms"]), table)
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"this is no offer: {error!r}") from None
-
-
-def require_adversary(adversary: Any) -> None:
-    """Raise if there is no such trust model."""
-    if adversary not in ADVERSARIES:
-        raise InvalidInput(f"adversary is {adversary!r}; choose one of {', '.join(map(repr, ADVERSARIES))}")

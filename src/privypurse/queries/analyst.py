@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from privypurse._storage import digest_of_arrays
-from privypurse._validate import integer, real
+from privypurse._validate import integer, one_of, real
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets.budgets import Budgets
@@ -74,8 +74,7 @@ class Analyst:
         example: Any = None,
         seed: int | None = None,
     ) -> None:
-        if currency not in CURRENCIES:
-            raise InvalidInput(f"currency is {currency!r}; choose 'gdp' (exact for these answers) or 'zcdp'")
+        one_of(currency, "currency", CURRENCIES)
         if not isinstance(budgets, Budgets):
             raise InvalidInput(
                 f"budgets is of type {type(budgets).__name__}; give pp.Budgets(epsilon), with one ε for each row"

@@ -134,11 +134,9 @@ class ArrayRows:
         return self._each(lambda part: _probe_like(part, next(place)), self._data)
 
     def fingerprint(self) -> str:
-        return (
-            self.columns.fingerprint()
-            if self.columns
-            else digest_of_arrays(*map(as_array, _parts(self._data).values()))
-        )
+        if self.columns:
+            return self.columns.fingerprint()
+        return digest_of_arrays(*map(as_array, _parts(self._data).values()))
 
 
 Rows = FrameRows | ArrayRows

@@ -34,7 +34,7 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -
 
 
 def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> None:
-    """Raise unless the plan is known to be for the people of these rows: plans are kept to people (rule 13)."""
+    """Raise unless the plan is known to be for the people of these rows (rule 13: people, not rows)."""
     data, name = config.data, str(config.plan)
     person = data.person if isinstance(data, Table) else None
     if plan.keyed_ids is not None and person is None:

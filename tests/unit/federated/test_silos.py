@@ -40,9 +40,9 @@ def test_laws_begin_at_the_lowest_level(kind: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["", "Adult", "cifar-10", "mnist"])
 def test_unknown_names_are_errors(wrong: str) -> None:
-    with pytest.raises(InvalidInput, match="choose one of adult"):
+    with pytest.raises(InvalidInput, match="choose one of 'adult'"):
         silos.federation(wrong)
-    with pytest.raises(InvalidInput, match="choose one of three-levels"):
+    with pytest.raises(InvalidInput, match="choose one of 'three-levels'"):
         silos.granted_in(small(), wrong, 0)
 
 
