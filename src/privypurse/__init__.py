@@ -22,6 +22,7 @@ from privypurse.training.execution import Execution
 from privypurse.version import __version__
 
 if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
     from privypurse.training.clip_norm import median_gradient_norm
     from privypurse.training.fix import fix
     from privypurse.training.gradients import clipped_sum, per_record_norms
@@ -34,6 +35,7 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "Individual": "privypurse.training.individual.accounting",
+        "Ledger": "privypurse.ledger.ledger",
         "Spending": "privypurse.training.individual.spending",
         "Trained": "privypurse.training.loop",
         "clipped_sum": "privypurse.training.gradients",
@@ -54,6 +56,7 @@ __all__ = [
     "Individual",
     "InfeasibleBudget",
     "InvalidInput",
+    "Ledger",
     "Plan",
     "PlanExhausted",
     "PrivyPurseError",

@@ -127,6 +127,13 @@ class Columns(ABC):
     def numbers(self, column: str) -> FloatArray:
         """The cells as float64; a cell that is no number is an error."""
 
+    def has(self, column: str) -> bool:
+        return column in self._columns
+
+    @abstractmethod
+    def texts(self, column: str) -> AnyArray:
+        """The cells as text; an empty one is ""."""
+
 
 class FileColumns(Columns):
     """A .csv or .parquet file; each column is read when it is asked for."""
@@ -160,6 +167,10 @@ class FileColumns(Columns):
         self._refuse_empty(pc.is_null(numbers), column)
         return np.array(numbers.to_numpy(zero_copy_only=False), dtype=np.float64)
 
+    def texts(self, column: str) -> AnyArray:
+        cells = self._column(column).cast(pa.string()).fill_null("")
+        return np.array(pc.utf8_trim_whitespace(cells).to_pylist(), dtype=np.str_)
+
     def _refuse_empty(self, empty: Any, column: str) -> None:
         row = pc.index(empty, True).as_py()
         if row >= 0:
@@ -184,6 +195,10 @@ class FrameColumns(Columns):
 
     def numbers(self, column: str) -> FloatArray:
         return float_vector(self.labels(column), f"frame[{column!r}]")
+
+    def texts(self, column: str) -> AnyArray:
+        cells = self.labels(column).tolist()
+        return np.array(["" if cell is None or cell != cell else str(cell).strip() for cell in cells], dtype=np.str_)
 
 
 def _is_text(values: Any) -> bool:

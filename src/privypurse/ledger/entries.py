@@ -1,0 +1,166 @@
+"""What was written, entry by entry: appended under the writer's lock, never changed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from privypurse.arrays import IntArray
+from privypurse.errors import PrivyPurseError
+from privypurse.ledger import schema
+from privypurse.ledger.blocks import Row
+from privypurse.ledger.chain import FIRST, canonical, entry_hash
+
+CONSENT = ("join", "consent", "withdraw", "forget", "freeze")
+"""Kinds of entries that say who may be charged."""
+_AT_ONCE = 500  # parameters of one statement
+
+_COLUMNS = (
+    schema.entry.c.seq,
+    schema.entry.c.time,
+    schema.entry.c.kind,
+    schema.entry.c.run,
+    schema.entry.c.meta,
+    schema.entry.c.classes,
+    schema.entry.c.hash,
+)
+
+
+def now() -> int:
+    """Microseconds since 1970, by this machine's clock."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True)
+class Entry:
+    seq: int
+    time: int
+    kind: str
+    run: str | None
+    meta: dict[str, Any]
+    classes: bytes | None
+    hash: bytes
+
+    def tables(self, columns: int) -> list[IntArray]:
+        """For each column what a person of each class is charged; the last one, 0, is for those who pay nothing.
+
+        Classes are either one number for each person, a row of all columns, or a number for each column.
+        """
+        content = np.frombuffer(self.classes or b"", dtype="<i8").astype(np.int64)
+        if "lengths" in self.meta:
+            ends = np.cumsum(self.meta["lengths"])[:-1]
+            return [np.append(part, 0) for part in np.split(content, ends)]
+        return [np.append(part, 0) for part in content.reshape(-1, columns).T]
+
+    def charged(self, values: Any, columns: int) -> list[IntArray]:
+        """What people with these values (a row, or one for each column) are charged at each column."""
+        each = np.broadcast_to(values, (columns, values.shape[1]))
+        return [table.take(value, mode="clip") for table, value in zip(self.tables(columns), each, strict=True)]
+
+
+def _entry(row: Any) -> Entry:
+    seq, when, kind, run, meta, classes, hashed = row
+    return Entry(seq, when, kind, run, json.loads(meta), None if classes is None else bytes(classes), bytes(hashed))
+
+
+def last(connection: Connection) -> Entry | None:
+    row = connection.execute(sa.select(*_COLUMNS).order_by(schema.entry.c.seq.desc()).limit(1)).first()
+    return None if row is None else _entry(row)
+
+
+def of_run(connection: Connection, run: str) -> dict[str, Entry]:
+    """What was written about a run, by kind."""
+    found = connection.execute(sa.select(*_COLUMNS).where(schema.entry.c.run == run))
+    return {row.kind: _entry(row) for row in found}
+
+
+def of_kinds(connection: Connection, *kinds: str) -> list[Entry]:
+    found = connection.execute(
+        sa.select(*_COLUMNS).where(schema.entry.c.kind.in_(kinds)).order_by(schema.entry.c.seq)
+    )
+    return [_entry(row) for row in found]
+
+
+def numbered(connection: Connection, seqs: Iterable[int]) -> dict[int, Entry]:
+    """The entries of these numbers."""
+    wanted = sorted(set(seqs))
+    out: dict[int, Entry] = {}
+    for begin in range(0, len(wanted), _AT_ONCE):
+        some = wanted[begin : begin + _AT_ONCE]
+        for row in connection.execute(sa.select(*_COLUMNS).where(schema.entry.c.seq.in_(some))):
+            out[row.seq] = _entry(row)
+    return out
+
+
+def open_runs(connection: Connection) -> list[Entry]:
+    """Reservations that are not settled."""
+    settled = schema.entry.alias()
+    none = ~sa.exists().where(settled.c.run == schema.entry.c.run, settled.c.kind == "settle")
+    found = connection.execute(sa.select(*_COLUMNS).where(schema.entry.c.kind == "reserve", none))
+    return sorted(map(_entry, found), key=lambda entry: entry.seq)
+
+
+def consent_counter(connection: Connection) -> int:
+    """Rises whenever somebody's consent changes."""
+    latest = sa.select(sa.func.max(schema.entry.c.seq)).where(schema.entry.c.kind.in_(CONSENT))
+    return int(connection.execute(latest).scalar() or 0)
+
+
+def rows_of(connection: Connection, seq: int) -> list[Row]:
+    found = connection.execute(
+        sa.select(schema.block.c.number, schema.block.c.payload)
+        .where(schema.block.c.entry == seq)
+        .order_by(schema.block.c.number)
+    )
+    return [(number, bytes(payload)) for number, payload in found]
+
+
+def time_now(connection: Connection) -> int:
+    """Never earlier than the latest entry, wherever a clock has gone."""
+    return not_before(int(connection.execute(sa.select(sa.func.max(schema.entry.c.time))).scalar() or 0))
+
+
+def not_before(latest: int) -> int:
+    return max(now(), latest)
+
+
+def append(
+    connection: Connection,
+    kind: str,
+    meta: dict[str, Any],
+    rows: Sequence[Row] = (),
+    *,
+    run: str | None = None,
+    classes: bytes | None = None,
+    after: int = 0,
+) -> Entry:
+    """Write the next entry; its number is larger than ``after``. The caller holds the writer's lock."""
+    before = last(connection)
+    previous = FIRST if before is None else before.hash
+    seq = max(after, 0 if before is None else before.seq) + 1
+    when = not_before(0 if before is None else before.time)
+    text = canonical(meta)
+    hashed = entry_hash(previous, seq, when, kind, run, text, classes, rows)
+    connection.execute(
+        schema.entry.insert().values(
+            seq=seq, time=when, kind=kind, run=run, meta=text, classes=classes, previous=previous, hash=hashed
+        )
+    )
+    if rows:
+        content = [{"number": number, "entry": seq, "payload": payload} for number, payload in rows]
+        connection.execute(schema.block.insert(), content)
+    return Entry(seq, when, kind, run, meta, classes, hashed)
+
+
+def require_contains(connection: Connection, seq: int, hashed: bytes, what: str) -> None:
+    """Raise unless the chain has this entry."""
+    found = connection.execute(sa.select(schema.entry.c.hash).where(schema.entry.c.seq == seq)).scalar()
+    if found is None or bytes(found) != hashed:
+        raise PrivyPurseError(what)

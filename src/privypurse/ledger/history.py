@@ -1,0 +1,99 @@
+"""What happened: to one person, and in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from privypurse.ledger import entries, schema
+from privypurse.ledger.blocks import SIZE, people
+from privypurse.ledger.lifetime import Lifetime
+
+
+def moment(microseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One entry about one person. Of other people it says nothing."""
+
+    entry: int
+    time: datetime
+    kind: str
+    """join, consent, withdraw, forget, freeze, reserve, settle, or charge."""
+    run: str | None
+    rung: int | None
+    """The rung granted, of a join or consent."""
+    charged: tuple[int, ...] | None
+    """Units at each column, of a reserve, settle or charge."""
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One use of people's data, as far as it is public."""
+
+    run_id: str
+    what: str
+    purpose: str
+    at_most: float | None
+    reserved: datetime
+    settled: datetime | None
+    recovered: bool
+
+
+def of_person(connection: Connection, lifetime: Lifetime, number: int) -> list[Event]:
+    found = connection.execute(
+        sa.select(schema.block.c.entry, schema.block.c.payload).where(schema.block.c.number == number // SIZE)
+    ).all()
+    about = {}
+    for seq, payload in found:
+        numbers, values = people([(number // SIZE, bytes(payload))])
+        place = int(np.searchsorted(numbers, number))
+        if place < numbers.size and numbers[place] == number:
+            about[seq] = values[:, place : place + 1]
+    events = []
+    for seq, entry in sorted(entries.numbered(connection, about).items()):
+        grants = entry.kind in ("join", "consent")
+        pays = entry.kind in ("reserve", "settle", "charge")
+        charged = entry.charged(about[seq], lifetime.columns) if pays else ()
+        events.append(
+            Event(
+                entry=seq,
+                time=moment(entry.time),
+                kind=entry.kind,
+                run=entry.run,
+                rung=int(about[seq][0, 0]) if grants else None,
+                charged=tuple(int(column[0]) for column in charged) if pays else None,
+                meta={name: value for name, value in entry.meta.items() if name not in ("request", "new", "lengths")},
+            )
+        )
+    return events
+
+
+def runs(connection: Connection) -> list[Run]:
+    found = entries.of_kinds(connection, "reserve", "settle", "charge")
+    settled = {entry.run: entry for entry in found if entry.kind == "settle"}
+    out = []
+    for entry in found:
+        if entry.kind == "settle":
+            continue
+        end = entry if entry.kind == "charge" else settled.get(entry.run)
+        out.append(
+            Run(
+                run_id=str(entry.run),
+                what=entry.meta["what"],
+                purpose=entry.meta["purpose"],
+                at_most=entry.meta["at_most"],
+                reserved=moment(entry.time),
+                settled=None if end is None else moment(end.time),
+                recovered=bool(end is not None and end.meta.get("recovered")),
+            )
+        )
+    return out

@@ -1,0 +1,268 @@
+"""The ledger: one purse a person, one promise, for life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privypurse.accounting.releases import Release
+from privypurse.arrays import AnyArray, IntArray
+from privypurse.errors import InvalidInput
+from privypurse.ledger import entries, history, keys, people, runs, standing
+from privypurse.ledger.consent_tables import Difference, read_consents
+from privypurse.ledger.history import Event, Run
+from privypurse.ledger.lifetime import ApproximateDP, added
+from privypurse.ledger.opened import OpenLedger
+from privypurse.ledger.people import Consent, Members
+from privypurse.ledger.runs import Request, Reserved, Settled
+
+
+@dataclass(frozen=True, eq=False)
+class Reservation:
+    """What a run may take. Internal: who could pay is a function of data (rule 15)."""
+
+    ledger: Ledger
+    reserved: Reserved
+    """The reservation as it is in the ledger, in the order of the members that were given."""
+
+    @property
+    def run_id(self) -> str:
+        return str(self.reserved.entry.run)
+
+    @property
+    def admitted(self) -> AnyArray:
+        """For each member whether they take part; the others pay nothing and must contribute nothing."""
+        return self.reserved.admitted
+
+    @property
+    def repeated(self) -> bool:
+        """Whether this run was reserved before. Then releases may have been made on its account already."""
+        return self.reserved.repeated
+
+    def standing(self) -> AnyArray:
+        """For each member whether they still take part: admitted, and not withdrawn, expired or lowered since."""
+        return self.ledger._still_standing(self.reserved)
+
+    def settle(self, charges: Any = None, class_of: Any = None) -> Settled:
+        """Charge what was really taken: ``charges`` [classes, columns], ``class_of`` for each member, -1 for nothing.
+
+        Nobody's charge may exceed what was reserved at any column. Without arguments everything reserved is charged.
+        Idempotent: the same again does nothing, anything else is an error.
+        """
+        return self.ledger._settle(self.reserved, charges, class_of, {})
+
+
+class Ledger(OpenLedger):
+    """Who granted what, what was taken out of it, and what is left, for everybody and for life.
+
+    Guarantee: whatever is asked of it in whatever order, by however many processes, nobody's charges at the orders of
+    their rung and those above exceed its limits; a charge is on disk before `reserve` or `charge` returns; nothing
+    that was charged is given back but by settling a reservation at less. Entries are only ever added, in a chain of
+    hashes. Balances, and who could pay, are sensitive (rules 6 and 15).
+    """
+
+    def join(self, ids: Any, epsilon: Any, purpose: str = "", valid_until: Any = None, recorded_by: str = "") -> None:
+        """People grant an ε, one of the rungs': one for all, or one each.
+
+        Who had withdrawn or been forgotten comes back with what they had spent. ``purpose`` is free text or a term of
+        DPV.
+        """
+        self._grant(ids, epsilon, Consent.of(purpose, valid_until, recorded_by), joining=True)
+
+    def change(
+        self, ids: Any, epsilon: Any, purpose: str = "", valid_until: Any = None, recorded_by: str = ""
+    ) -> None:
+        """People raise or lower their ε to another rung. Who has spent more than the new one holds is kept out."""
+        self._grant(ids, epsilon, Consent.of(purpose, valid_until, recorded_by), joining=False)
+
+    def _grant(self, ids: Any, epsilon: Any, consent: Consent, *, joining: bool) -> None:
+        key = keys.required(self._key)
+        with self._writing() as connection:
+            people.grant(connection, self.lifetime, ids, epsilon, consent, key, joining=joining)
+
+    def withdraw(self, ids: Any, recorded_by: str = "") -> None:
+        """No further charge to these people; a run that is on its way leaves them out from its next step on."""
+        with self._writing() as connection:
+            people.leave(connection, "withdraw", ids, keys.required(self._key), Consent.of("", None, recorded_by))
+
+    def forget(self, ids: Any, recorded_by: str = "") -> None:
+        """Withdraw, and keep no more than the keyed hash of the id and what was spent (pseudonymous, not erased)."""
+        with self._writing() as connection:
+            people.leave(connection, "forget", ids, keys.required(self._key), Consent.of("", None, recorded_by))
+
+    def import_table(
+        self,
+        table: Any,
+        *,
+        person: str = "person",
+        epsilon: str = "epsilon",
+        purpose: str = "",
+        recorded_by: str = "",
+        dry_run: bool = True,
+    ) -> Difference:
+        """Take consents from a CSV or Parquet file or a data frame: who is new joins, who has another ε changes.
+
+        Columns "purpose", "valid_until" and "recorded_by" are read where there are such. Nobody leaves by being
+        absent, and who keeps their ε keeps what was recorded beside it.
+        ``dry_run`` (the default) only says what would happen.
+        """
+        consents = read_consents(table, person, epsilon, purpose, recorded_by)
+        key = keys.required(self._key)
+        with self._reading() if dry_run else self._writing() as connection:
+            difference = consents.difference(connection, self.lifetime, key)
+            if not dry_run:
+                consents.write(connection, self.lifetime, key)
+        return difference
+
+    def members(self, ids: Any) -> Members:
+        """People by id, as numbers. Unknown and doubled ids are errors; who has withdrawn is not."""
+        with self._reading() as connection:
+            return people.members(connection, self.id, self.lifetime, ids, keys.required(self._key))
+
+    def charges_of(self, releases: Sequence[Release | ApproximateDP]) -> IntArray:
+        """What releases cost, in units: int64 [releases, columns], a column for each order (see `Lifetime`)."""
+        return self.lifetime.charges_of(releases)
+
+    def caps(self, charges: Any, at_most: float | None) -> IntArray:
+        """The public cap of a run with this public table of charges: int64 [rungs, columns] (see `Lifetime.caps`)."""
+        return self.lifetime.caps(np.asarray(charges, dtype=np.int64), at_most)
+
+    def balances(self, members: Members) -> IntArray:
+        """What each may still be charged at the order of their own rung, in units; 0 for who has left. Sensitive."""
+        return self._room(members, public=False, own=True)
+
+    def public_balances(self, members: Members) -> IntArray:
+        """The grant less the public caps of all runs that listed the person, in units at their rung's order."""
+        return self._room(members, public=True, own=True)
+
+    def room(self, members: Members) -> IntArray:
+        """[people, columns]: what each may still be charged at each column. Sensitive.
+
+        A charge has to fit at every column. Those below one's own rung do not limit and show 2^61.
+        """
+        return self._room(members, public=False)
+
+    def public_room(self, members: Members) -> IntArray:
+        """As `room`, from grants and public caps alone. Never more than the real one."""
+        return self._room(members, public=True)
+
+    def _room(self, members: Members, *, public: bool, own: bool = False) -> IntArray:
+        self._require_ours(members)
+        with self._reading() as connection:
+            stand, places = people.of(connection, self.lifetime, members.numbers, self._key)
+            active = stand.active(entries.time_now(connection))[places]
+        left = np.where(active[:, None], standing.room(stand, places, public=public), 0)
+        if not own:
+            return left
+        rung = np.minimum(stand.rung[places], len(self.rungs) - 1).astype(np.int64)
+        return np.asarray(left[np.arange(len(members)), rung])
+
+    def _require_ours(self, members: Members) -> None:
+        if not isinstance(members, Members) or members.ledger != self.id:
+            raise InvalidInput("members must be people of this ledger: ledger.members(ids)")
+
+    def reserve(
+        self,
+        run_id: str,
+        members: Members,
+        charges: Any,
+        class_of: Any,
+        at_most: float | None = None,
+        what: str = "train",
+        purpose: str = "",
+    ) -> Reservation:
+        """Set aside the whole cost of a run, in one transaction, before its first release.
+
+        ``charges`` [classes, columns] is a *public* table: which rows it has must not follow from real balances.
+        ``class_of`` is everybody's row, their own affair, -1 for who takes no part. ``at_most`` is the run's public
+        cap, an ε at the person's δ, which public balances lose whether it is used up or not; None: all of them.
+        Whom their balance, their consent or the cap keeps out is not `admitted`, silently. Idempotent by ``run_id``.
+        """
+        return Reservation(self, self._reserve(run_id, members, charges, class_of, at_most, what, purpose, "reserve"))
+
+    def charge(
+        self,
+        run_id: str,
+        members: Members,
+        charges: Any,
+        class_of: Any,
+        at_most: float | None = None,
+        what: str = "question",
+        purpose: str = "",
+    ) -> Reservation:
+        """Reserve and settle at once, for a single release such as an answer; nothing comes back.
+
+        Called again with the same ``run_id`` it charges once and says ``repeated``; release then only what certainly
+        was not released the first time.
+        """
+        return Reservation(self, self._reserve(run_id, members, charges, class_of, at_most, what, purpose, "charge"))
+
+    def _reserve(
+        self,
+        run_id: str,
+        members: Members,
+        charges: Any,
+        class_of: Any,
+        at_most: float | None,
+        what: str,
+        purpose: str,
+        kind: str,
+    ) -> Reserved:
+        self._require_ours(members)
+        said = {"what": what, "purpose": purpose}
+        request = Request.of(run_id, members, charges, class_of, at_most, self.lifetime.columns, said)
+        with self._writing() as connection:
+            return runs.reserve(connection, self.lifetime, request, self._key, kind)
+
+    def reservation(self, run_id: str) -> Reservation:
+        """What was reserved for a run, its people by rising number (``reserved.numbers``)."""
+        with self._reading() as connection:
+            return Reservation(self, runs.reservation(connection, run_id))
+
+    def recover(
+        self, run_id: str, charges: Any = None, class_of: Any = None, members: Members | None = None
+    ) -> Settled:
+        """Settle a run that died: at all that it had reserved, unless its journal proves less.
+
+        ``class_of`` is in the order of ``members``, or by rising number where they are not given.
+        """
+        reserved = self.reservation(run_id).reserved
+        if members is not None:
+            self._require_ours(members)
+            if not np.array_equal(np.sort(members.numbers), reserved.numbers):
+                raise InvalidInput(f"members are not those for whom run {run_id!r} was reserved")
+            place = np.searchsorted(reserved.numbers, members.numbers)
+            reserved = Reserved(reserved.entry, members.numbers, reserved.values[place], repeated=True)
+        return self._settle(reserved, charges, class_of, {"recovered": True})
+
+    def _settle(self, reserved: Reserved, charges: Any, class_of: Any, said: dict[str, Any]) -> Settled:
+        with self._writing() as connection:
+            return runs.settle(connection, self.lifetime, reserved, charges, class_of, said)
+
+    def _still_standing(self, reserved: Reserved) -> AnyArray:
+        with self._reading() as connection:
+            stand, places = people.of(connection, self.lifetime, reserved.numbers, self._key)
+            fits = stand.active(entries.time_now(connection))[places]
+            for column in range(self.lifetime.columns):
+                taken = added(stand.spent[column, places], stand.reserved[column, places])
+                fits &= taken <= stand.limits(column)[places]
+        return np.asarray(reserved.admitted & fits)
+
+    def consent_counter(self) -> int:
+        """Rises whenever anybody's consent changes: cheap to ask before every step."""
+        with self._reading() as connection:
+            return entries.consent_counter(connection)
+
+    def history(self, person: Any) -> list[Event]:
+        """Everything that the ledger has about one person, oldest first. For that person's eyes."""
+        with self._reading() as connection:
+            number = int(people.resolve(connection, [person], keys.required(self._key))[0])
+            return history.of_person(connection, self.lifetime, number)
+
+    def runs(self) -> list[Run]:
+        """All runs, oldest first: what, when, the public cap, whether settled."""
+        with self._reading() as connection:
+            return history.runs(connection)

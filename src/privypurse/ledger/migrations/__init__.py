@@ -1,0 +1,1 @@
+"""How the ledger's tables came to be, one step a file (Alembic)."""

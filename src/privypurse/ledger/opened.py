@@ -1,0 +1,239 @@
+"""A ledger as a whole: made, opened against its anchor, read and written as one chain, verified and copied."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from privypurse.errors import InvalidInput
+from privypurse.ledger import copies, entries, history, keys, schema, verify
+from privypurse.ledger.chain import Anchor, canonical
+from privypurse.ledger.database import Database
+from privypurse.ledger.keys import KeySource
+from privypurse.ledger.lifetime import Lifetime, Rung
+from privypurse.ledger.verify import Verified
+
+ADVERSARIES = ("server", "public")
+_UNIT = "person"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a ledger is, and how far it has come: no balance of anybody."""
+
+    id: str
+    unit: str
+    adversary: str
+    rungs: tuple[Rung, ...]
+    set_apart: float
+    entries: int
+    runs: int
+    open_runs: int
+    head: str
+
+
+class OpenLedger:
+    """What every use of a ledger shares: the database, the key, and the chain as far as it was seen."""
+
+    def __init__(self, database: Database, key: keys.Key | None, anchor: str | Path | None = None) -> None:
+        """Not for users: `Ledger.create` and `Ledger.open` make one."""
+        self._database, self._key = database, key
+        self._anchor_path = None if anchor is None else Path(anchor)
+        self._seen: tuple[int, bytes] | None = None
+        with database.reader() as connection:
+            self._head(connection)
+            row = connection.execute(sa.select(schema.ledger)).one()
+        terms = json.loads(row.terms)
+        self.id, self.unit, self.adversary = str(row.id), str(row.unit), str(row.adversary)
+        self.lifetime = Lifetime(tuple(Rung(*rung) for rung in terms["rungs"]), terms["set_apart"])
+        if key is not None:
+            key.check(self.id, bytes(row.key_mark))
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._database})"
+
+    @classmethod
+    def create(
+        cls,
+        url: str,
+        rungs: Any = None,
+        *,
+        epsilons: Sequence[float] | None = None,
+        delta: float | None = None,
+        adversary: str = "server",
+        set_apart: float = 0.0,
+        key: KeySource = None,
+        anchor: str | Path | None = None,
+    ) -> Self:
+        """A new ledger: its rungs as pairs (ε, δ), or ``epsilons`` with one ``delta``; at most 8, rising in ε.
+
+        ``adversary`` is whom the promise holds against: "server" (who sees who takes part in a round) or "public".
+        ``set_apart`` is the share of every purse for releases known only as (ε, δ). None of it can be changed later.
+        ``key`` names the key file, which is made if it is not there, and belongs elsewhere than the ledger; without
+        it PRIVYPURSE_LEDGER_KEY has the key or its path.
+        """
+        if (rungs is None) == (epsilons is None) or (epsilons is None) != (delta is None):
+            raise InvalidInput("give rungs= as pairs (ε, δ), or epsilons= and delta=")
+        lifetime = Lifetime.of(rungs if epsilons is None else [(one, delta) for one in epsilons], set_apart)
+        if adversary not in ADVERSARIES:
+            raise InvalidInput(f"adversary is {adversary!r}; choose {' or '.join(map(repr, ADVERSARIES))}")
+        secret, database = keys.found_or_made(key), Database(url)
+        database.make_file()
+        try:
+            with database.writer() as connection:
+                if database.revision(connection) is not None:
+                    raise InvalidInput(f"{database} has a ledger already; open it, or name another database")
+                database.migrate(connection)
+                _first_entry(connection, lifetime, adversary, secret)
+        except BaseException:
+            database.remove_file()
+            raise
+        made = cls(database, secret, anchor)
+        made._refresh_anchor()
+        return made
+
+    @classmethod
+    def open(cls, url: str, key: KeySource = None, anchor: str | Path | None = None) -> Self:
+        """A ledger that there is. Without its key it can be verified and shown, but knows nobody by id.
+
+        ``anchor`` is a file outside of the database that says how far it had come: an older or forked copy is
+        refused, and the file follows every change from here on. Without one an old copy cannot be told.
+        """
+        database = Database(url)
+        _require_tables(database)
+        if anchor is not None and Path(anchor).exists():
+            with database.reader() as connection:
+                copies.require_anchor(connection, Anchor.read(anchor))
+        return cls(database, keys.found(key), anchor)
+
+    @classmethod
+    def recover_copy(
+        cls, url: str, *, anchor: str | Path, key: KeySource = None, export: str | Path | None = None
+    ) -> Self:
+        """Go on with an old copy whose later entries are lost: `open` refuses it by its anchor.
+
+        Entries that an ``export`` proves (they follow in the chain) are taken in. If they reach the anchor nothing
+        was lost. Else anybody may have been charged since, so everybody is frozen: no further charge to them, ever.
+        """
+        database = Database(url)
+        _require_tables(database)
+        target = Anchor.read(anchor)
+        with database.writer() as connection:
+            copies.recover(connection, target, export)
+        return cls.open(url, key, anchor)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self._database.reader() as connection:
+            self._head(connection)
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._database.writer() as connection:
+            self._head(connection)
+            yield connection
+            after = entries.last(connection)
+        if after is not None:
+            self._seen = after.seq, after.hash
+        self._refresh_anchor()
+
+    def _head(self, connection: Connection) -> None:
+        """Check that this is the chain seen before, and remember how far it has come."""
+        if self._seen is not None:
+            entries.require_contains(
+                connection,
+                *self._seen,
+                f"the ledger {self._database} is not the one it was: an entry seen before is missing or changed. Was "
+                "an older copy put in its place? Nothing was done",
+            )
+        head = entries.last(connection)
+        if head is None:
+            raise InvalidInput(f"{self._database} has no entries; it is no ledger, or making it was broken off")
+        self._seen = head.seq, head.hash
+
+    def _refresh_anchor(self) -> None:
+        if self._anchor_path is not None:
+            self.write_anchor(self._anchor_path)
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        """The grants there are, rising in ε."""
+        return self.lifetime.rungs
+
+    def require_terms(self, *, unit: str = _UNIT, adversary: str) -> None:
+        """Raise unless this ledger's promise is for this unit and against this adversary."""
+        for name, ours, theirs in (("unit", self.unit, unit), ("adversary", self.adversary, adversary)):
+            if ours != theirs:
+                raise InvalidInput(
+                    f"{name} is {theirs!r}, but the purses of this ledger are a promise with {name} {ours!r}; use a "
+                    "ledger made for it. Across ledgers ε's add up"
+                )
+
+    def show(self) -> Shown:
+        with self._reading() as connection:
+            every, head = history.runs(connection), entries.last(connection)
+        assert head is not None
+        return Shown(
+            id=self.id,
+            unit=self.unit,
+            adversary=self.adversary,
+            rungs=self.rungs,
+            set_apart=self.lifetime.set_apart,
+            entries=head.seq,
+            runs=len(every),
+            open_runs=sum(run.settled is None for run in every),
+            head=head.hash.hex(),
+        )
+
+    def verify(self) -> Verified:
+        """Recompute the chain and everybody's sums from raw entries, by other code than that which charges."""
+        with self._reading() as connection:
+            return verify.verified(connection)
+
+    def anchor(self) -> Anchor:
+        """How far the ledger has come. Keep it outside of the database."""
+        with self._reading() as connection:
+            return copies.anchor(connection)
+
+    def write_anchor(self, path: str | Path) -> None:
+        self.anchor().write(path)
+
+    def export(self, path: str | Path) -> None:
+        """All entries and keyed ids as JSON lines, for its owner's eyes."""
+        with self._reading() as connection:
+            copies.export(connection, path)
+
+    def backup(self, path: str | Path) -> None:
+        """A copy of the whole ledger as a SQLite file, as of one moment; open it by ``sqlite:///`` and its path."""
+        with self._reading() as connection:
+            copies.backup(connection, path)
+
+
+def _require_tables(database: Database) -> None:
+    with database.reader() as connection:
+        if database.revision(connection) is None:
+            raise InvalidInput(f"{database} holds no ledger; Ledger.create makes one")
+        if database.is_current(connection):
+            return
+    with database.writer() as connection:
+        database.migrate(connection)
+
+
+def _first_entry(connection: Connection, lifetime: Lifetime, adversary: str, key: keys.Key) -> None:
+    name = str(uuid.uuid4())
+    terms = {
+        "rungs": [[rung.epsilon, rung.delta, rung.order, rung.limit] for rung in lifetime.rungs],
+        "set_apart": lifetime.set_apart,
+    }
+    row = {"id": name, "unit": _UNIT, "adversary": adversary, "terms": canonical(terms)}
+    connection.execute(schema.ledger.insert().values(**row, key_mark=key.mark(name.encode())))
+    entries.append(connection, "create", {**row, "terms": terms})

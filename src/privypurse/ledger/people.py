@@ -1,0 +1,255 @@
+"""Who is in the ledger: ids become numbers, and consent is given, changed and taken back.
+
+Nothing is ever merged: where two ids of one person were in the same release their charges do not add up (two halves
+of an ε = 1 purse on the same counts make more than ε = 1), so two ids stay two people. Who is forgotten leaves the
+keyed hash of their id and what was spent: pseudonymous, not erased, or they could come back with a full purse.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from privypurse.arrays import AnyArray, IntArray, frozen
+from privypurse.budgets.person_ids import ids_of, texts_of
+from privypurse.errors import InvalidInput
+from privypurse.ledger import entries, schema, standing
+from privypurse.ledger.blocks import SIZE, encoded
+from privypurse.ledger.entries import Entry
+from privypurse.ledger.keys import Key
+from privypurse.ledger.lifetime import Lifetime
+from privypurse.ledger.standing import FORGOTTEN, WITHDRAWN, Standing
+
+_FEW = 2000  # ids that are asked for one by one; beyond it the whole list is read
+_AT_ONCE = 500
+_NAMED = 3  # ids that an error names
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """People of a ledger, by number, in the order of the ids given; rungs as of when they were looked up."""
+
+    ledger: str
+    numbers: IntArray
+    rung: AnyArray
+
+    def __len__(self) -> int:
+        return int(self.numbers.size)
+
+    @property
+    def blocks(self) -> IntArray:
+        return np.unique(self.numbers // SIZE)
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What is recorded beside a grant."""
+
+    purpose: str = ""
+    valid_until: int | None = None
+    recorded_by: str = ""
+
+    @classmethod
+    def of(cls, purpose: Any, valid_until: Any, recorded_by: Any) -> Consent:
+        for name, text in (("purpose", purpose), ("recorded_by", recorded_by)):
+            if not isinstance(text, str):
+                raise InvalidInput(f"{name} must be text, not {text!r}")
+        return cls(purpose, microseconds(valid_until), recorded_by)
+
+
+def microseconds(moment: Any) -> int | None:
+    """A time as the ledger keeps it: of a date its beginning, of a time without a zone that in UTC."""
+    match moment:
+        case None | "":
+            return None
+        case str():
+            try:
+                moment = datetime.fromisoformat(moment.strip())
+            except ValueError:
+                raise InvalidInput(f"valid_until is {moment!r}; write a date as 2030-12-31") from None
+        case datetime():
+            pass
+        case date():
+            moment = datetime(moment.year, moment.month, moment.day)
+        case _:
+            raise InvalidInput(f"valid_until is {moment!r}; give a date, a datetime or None")
+    whole: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(whole.timestamp() * 1_000_000)
+
+
+def keyed_ids(ids: Any, key: Key) -> tuple[list[str], list[bytes]]:
+    """Ids in their canonical form and their keyed hashes; one that comes twice is an error."""
+    texts = texts_of(ids_of(ids, name="ids"), "ids")
+    if not texts:
+        raise InvalidInput("ids is empty; name at least one person")
+    if len(set(texts)) < len(texts):
+        seen: set[str] = set()
+        twice = [text for text in texts if text in seen or seen.add(text)]  # type: ignore[func-returns-value]
+        raise InvalidInput(f"ids has {_few(twice)} more than once; name everybody once")
+    return texts, key.keyed(texts)
+
+
+def numbers_of(connection: Connection, keyed: Sequence[bytes]) -> IntArray:
+    """The number of each person by their keyed id; -1 for whoever is not in the ledger."""
+    if len(keyed) <= _FEW:
+        found: dict[bytes, int] = {}
+        for begin in range(0, len(keyed), _AT_ONCE):
+            some = keyed[begin : begin + _AT_ONCE]
+            rows = connection.execute(sa.select(schema.person).where(schema.person.c.keyed.in_(some)))
+            found.update({bytes(one): number for number, one in rows})
+        return np.fromiter((found.get(one, -1) for one in keyed), np.int64, len(keyed))
+    everybody = connection.execute(sa.select(schema.person.c.keyed).order_by(schema.person.c.number)).scalars().all()
+    return _matched(_halves(everybody), _halves(keyed))
+
+
+def _halves(keyed: Sequence[bytes]) -> AnyArray:
+    return np.frombuffer(b"".join(keyed), dtype="<u8").reshape(-1, 2)
+
+
+def _matched(known: AnyArray, wanted: AnyArray) -> IntArray:
+    """For each row of ``wanted`` where it is in ``known``, or -1."""
+    if not known.size:
+        return np.full(len(wanted), -1, dtype=np.int64)
+    order = np.lexsort((known[:, 1], known[:, 0]))
+    first = known[order, 0]
+    place = np.searchsorted(first, wanted[:, 0])
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    left = np.arange(len(wanted))
+    while left.size:  # once, unless two people share the first half of their hashes
+        inside = place[left] < first.size
+        left = left[inside]
+        left = left[first[place[left]] == wanted[left, 0]]
+        at = order[place[left]]
+        same = known[at, 1] == wanted[left, 1]
+        found[left[same]] = at[same]
+        left = left[~same]
+        place[left] += 1
+    return found
+
+
+def count(connection: Connection) -> int:
+    """How many people there are or were."""
+    latest = connection.execute(sa.select(sa.func.max(schema.person.c.number))).scalar()
+    return 0 if latest is None else int(latest) + 1
+
+
+def resolve(connection: Connection, ids: Any, key: Key) -> IntArray:
+    """The numbers of people who are all in the ledger; strangers are named."""
+    texts, keyed = keyed_ids(ids, key)
+    numbers = numbers_of(connection, keyed)
+    if (numbers < 0).any():
+        unknown = [texts[place] for place in np.flatnonzero(numbers < 0)[: _NAMED + 1].tolist()]
+        raise InvalidInput(
+            f"ids has {_few(unknown)}, who never joined this ledger ({int((numbers < 0).sum()):,} in all); join them "
+            "first, or leave them out"
+        )
+    return numbers
+
+
+def of(connection: Connection, lifetime: Lifetime, numbers: IntArray, key: Key | None) -> tuple[Standing, IntArray]:
+    """How these people stand, and their places in it."""
+    found = standing.load(connection, lifetime, np.unique(numbers // SIZE), key)
+    return found, found.places(numbers)
+
+
+def members(connection: Connection, ledger: str, lifetime: Lifetime, ids: Any, key: Key) -> Members:
+    numbers = resolve(connection, ids, key)
+    stand, places = of(connection, lifetime, numbers, key)
+    return Members(ledger, frozen(numbers), frozen(stand.rung[places].astype(np.int8)))
+
+
+def grant(
+    connection: Connection, lifetime: Lifetime, ids: Any, epsilon: Any, consent: Consent, key: Key, *, joining: bool
+) -> None:
+    """People join (new ones, and those who had left, with what they had spent), or change their rung."""
+    texts, keyed = keyed_ids(ids, key)
+    rung = np.broadcast_to(_rungs(lifetime, epsilon, len(texts)), len(texts))
+    numbers = numbers_of(connection, keyed)
+    _refuse_wrong_state(connection, lifetime, texts, numbers, key, joining=joining)
+    meta: dict[str, Any] = {"change": not joining, **_recorded(consent)}
+    new = np.flatnonzero(numbers < 0)
+    if new.size:
+        first = count(connection)
+        numbers[new] = first + np.arange(new.size)
+        meta["new"] = add(connection, first, [keyed[place] for place in new.tolist()])
+    _append(connection, "join" if new.size else "consent", meta, numbers, rung)
+
+
+def _rungs(lifetime: Lifetime, epsilon: Any, people: int) -> IntArray:
+    rung = lifetime.rung_of(epsilon)
+    if rung.size not in (1, people):
+        raise InvalidInput(f"epsilon has {rung.size:,} entries for {people:,} ids; give one for all, or one each")
+    return rung
+
+
+def _refuse_wrong_state(
+    connection: Connection, lifetime: Lifetime, texts: list[str], numbers: IntArray, key: Key, *, joining: bool
+) -> None:
+    known = np.flatnonzero(numbers >= 0)
+    if not joining and known.size < len(texts):
+        strangers = [texts[place] for place in np.flatnonzero(numbers < 0).tolist()]
+        raise InvalidInput(f"ids has {_few(strangers)}, who never joined this ledger; join() takes them in")
+    if joining and known.size < len(texts):
+        _refuse_if_people_were_lost(connection)
+    if not known.size:
+        return
+    stand, places = of(connection, lifetime, numbers[known], key)
+    gone = (stand.status[places] & (WITHDRAWN | FORGOTTEN)) != 0
+    if joining:
+        wrong = ~gone & (stand.until[places] > entries.time_now(connection))
+        told = "holds a purse already; change() moves people to another rung"
+    else:
+        wrong, told = gone, "has withdrawn; join() takes people in again, with what they had spent"
+    if wrong.any():
+        raise InvalidInput(f"ids: {_few([texts[place] for place in known[wrong].tolist()])} {told}")
+
+
+def _refuse_if_people_were_lost(connection: Connection) -> None:
+    lost = [entry for entry in entries.of_kinds(connection, "recover") if entry.meta["people_lost"]]
+    if lost:
+        raise InvalidInput(
+            "people joined this ledger in entries that were lost with the copy it was recovered from. Whoever is not "
+            "in it may be one of them, with an empty purse, so nobody new can join; restore a later copy"
+        )
+
+
+def _recorded(consent: Consent) -> dict[str, Any]:
+    said = {"purpose": consent.purpose, "recorded_by": consent.recorded_by, "valid_until": consent.valid_until}
+    return {name: value for name, value in said.items() if value}
+
+
+def add(connection: Connection, first: int, keyed: Sequence[bytes]) -> dict[str, Any]:
+    """New people, numbered from ``first`` on; what the entry holds of them."""
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    rows = list(zip(range(first, first + len(keyed)), keyed, strict=True))
+    connection.exec_driver_sql(f"INSERT INTO person (number, keyed) VALUES ({mark}, {mark})", rows)
+    return {"first": first, "count": len(keyed), "keyed": hashlib.sha256(b"".join(keyed)).hexdigest()}
+
+
+def leave(connection: Connection, kind: str, ids: Any, key: Key, consent: Consent) -> None:
+    """Withdraw or forget: no further charge. What is spent stays spent."""
+    numbers = resolve(connection, ids, key)
+    _append(connection, kind, _recorded(consent), numbers, np.zeros(numbers.size, dtype=np.int64))
+
+
+def _append(connection: Connection, kind: str, meta: dict[str, Any], numbers: IntArray, values: AnyArray) -> Entry:
+    order = np.argsort(numbers)
+    return entries.append(connection, kind, meta, encoded(numbers[order], values[order].astype(np.uint16)[None]))
+
+
+def freeze_everybody(connection: Connection) -> None:
+    everybody = np.arange(count(connection))
+    if everybody.size:
+        _append(connection, "freeze", {}, everybody, np.zeros(everybody.size, dtype=np.int64))
+
+
+def _few(texts: Sequence[str]) -> str:
+    names = list(dict.fromkeys(texts))
+    return ", ".join(map(repr, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
