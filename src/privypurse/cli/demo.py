@@ -59,12 +59,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     )
     with bar(console, "training", patience=0.0) as report:
         found = comparison.trials(
-            records,
-            out,
-            steps=options.steps,
-            runs=options.runs,
-            accountant=options.accountant,
-            progress=report,
+            records, out, steps=options.steps, runs=options.runs, accountant=options.accountant, progress=report
         )
     for method, words in _WORDS.items():
         console.print(f"{method:8} {words}")

@@ -84,12 +84,11 @@ def _in_one_process(options: argparse.Namespace, setting: Setting, console: Cons
     with bar(console, "noise and rates", patience=0.0) as report:
         report(0, setting.rounds)
         terms = federation_run.terms_of(setting, federation, adversary=options.adversary)
-        return federation_run.run(
-            federation,
-            terms,
-            granted,
-            told=lambda number, accuracy: report(number, setting.rounds, f"{accuracy:.1f} %"),
-        )
+
+        def told(number: int, accuracy: float) -> None:
+            report(number, setting.rounds, f"{accuracy:.1f} %")
+
+        return federation_run.run(federation, terms, granted, told=told)
 
 
 def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:

@@ -62,10 +62,7 @@ _QUESTIONS = {
     "count": ("how many people", ""),
     "sum": ("the sum of a column", _BOUNDS),
     "mean": ("the mean of a column", _BOUNDS),
-    "histogram": (
-        "how many in each category, or between edges",
-        " COLUMN (--categories A,B,… | --edges 0,10,…)",
-    ),
+    "histogram": ("how many in each category, or between edges", " COLUMN (--categories A,B,… | --edges 0,10,…)"),
     "holding": ("how many of all people can still pay an ε", " ε"),
 }
 

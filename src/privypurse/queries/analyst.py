@@ -274,12 +274,7 @@ class Analyst:
                     "this analyst is closed, or was made by another process; make a new one from its file of purses"
                 )
             total = noisy_sum(
-                contributions,
-                self.purses,
-                clip=price.clip,
-                noise=price.noise,
-                source=self._source,
-                save=self._save,
+                contributions, self.purses, clip=price.clip, noise=price.noise, source=self._source, save=self._save
             )
         released = frozen(total)
         return Answer(released if read is None else read(released), price.noise, price.cost, released)
