@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients import numerics
-from privypurse.training.gradients.numerics import full_precision, square_sum, total_of
+from privypurse.training.gradients.numerics import full_precision, never_too_small, square_sum, total_of
 from privypurse.training.gradients.rule import Call, GradientCache
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
@@ -100,26 +99,22 @@ def _squares_of_uses(calls: list[tuple[Call, str]]) -> Tensor:
     chunk = max(1, _MATERIALISED // size)
     pieces = range(0, terms.shape[0], chunk)
     parts = [square_sum(_added(calls, slice(begin, begin + chunk))) for begin in pieces]
-    return _never_too_small(torch.cat(parts), terms, added)
+    return never_too_small(torch.cat(parts), terms, added)
 
 
 def _squares_of_units(calls: list[tuple[Call, str]], owner: Tensor, counts: Tensor) -> Tensor:
     """‖Σ of a unit's gradients‖² where several records add up before the norm is taken. A unit's lie together."""
     size, of_records, added = _terms(calls)
-    units = counts.shape[0]
-    terms = torch.zeros(units, dtype=of_records.dtype, device=owner.device).index_add_(0, owner, of_records)
-    sizes = counts.tolist()
+    terms = torch.zeros(len(counts), dtype=of_records.dtype, device=owner.device).index_add_(0, owner, of_records)
+    piece = (counts.cumsum(0) - 1) * size // _MATERIALISED  # by where a unit's last record falls
     parts, begin, unit = [], 0, 0
-    while unit < units:
-        last, end = unit, begin
-        while last < units and (last == unit or (end - begin + sizes[last]) * size <= _MATERIALISED):
-            end += sizes[last]
-            last += 1
+    for sizes in torch.split(counts, torch.unique_consecutive(piece, return_counts=True)[1].tolist()):
+        end = begin + int(sizes.sum())
         full = _added(calls, slice(begin, end)).unsqueeze(-1).flatten(1)
-        sums = torch.zeros((last - unit, size), dtype=full.dtype, device=full.device)
+        sums = torch.zeros((len(sizes), size), dtype=full.dtype, device=full.device)
         parts.append(square_sum(sums.index_add_(0, owner[begin:end] - unit, full)))
-        begin, unit = end, last
-    return _never_too_small(torch.cat(parts), terms, (added * counts).to(terms))
+        begin, unit = end, unit + len(sizes)
+    return never_too_small(torch.cat(parts), terms, (added * counts).to(terms))
 
 
 def _terms(calls: list[tuple[Call, str]]) -> tuple[int, Tensor, int]:
@@ -127,11 +122,6 @@ def _terms(calls: list[tuple[Call, str]]) -> tuple[int, Tensor, int]:
     size = calls[0][0].module.get_parameter(calls[0][1]).numel()
     terms = torch.stack([call.rule.term_norms(call)[local] for call, local in calls]).sum(dim=0)
     return size, terms, sum(call.rule.summands(call) for call, _ in calls)
-
-
-def _never_too_small(squares: Tensor, terms: Tensor, added: numerics.Count) -> Tensor:
-    """Where records or uses cancel, the rounding of norm and sum is a share of what they are made of."""
-    return (squares.sqrt() + 2 * numerics.rounding(added, squares.dtype) * terms).square()
 
 
 def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:

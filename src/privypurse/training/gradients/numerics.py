@@ -83,14 +83,18 @@ def from_grams(inputs: Tensor, outputs: Tensor, terms: int) -> Tensor:
     return found + 2 * rounding(terms, whole.dtype) * whole
 
 
+def never_too_small(squares: Tensor, terms: Tensor, added: Count) -> Tensor:
+    """‖Σ_t g_t‖² as computed, and its rounding: a share of Σ_t ‖g_t‖ (``terms``), of which so many are ``added``."""
+    return (squares.sqrt() + 2 * rounding(added, squares.dtype) * terms).square()
+
+
 def from_made(squares: Tensor, inputs: Tensor, outputs: Tensor, tokens: int, uses: int = 1) -> Tensor:
     """‖G‖² from that of a gradient which is not kept, never too small, for the same reason.
 
     ``inputs`` and ``outputs`` are the squared norms of all tokens together, each of which is used ``uses`` times:
     Σ_t ‖a_t‖ ‖g_t‖ ≤ (uses · Σ‖a_t‖² · Σ‖g_t‖²)^½.
     """
-    whole = (uses * inputs).sqrt() * outputs.sqrt()
-    return (squares.sqrt() + 2 * rounding(tokens, squares.dtype) * whole).square()
+    return never_too_small(squares, (uses * inputs).sqrt() * outputs.sqrt(), tokens)
 
 
 def total_of(parts: Iterable[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,11 +120,11 @@ class Recorder:
         self.model = model
         self.key: Callable[[], bytes] | None = None
         """Where keys of what is random in a forward pass come from; without, it draws as it would anyway."""
-        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         found = {id(module): (name, module, rule) for name, module, rule in watched_layers(model)}
         self.layers: list[tuple[str, nn.Module, Rule]] = list(found.values())  # a layer with two parents once
-        self._watched = [(module, rule, self._own(module, rule)) for _, module, rule in self.layers]
         self._parameters = list(model.named_parameters())
+        names = {id(parameter): name for name, parameter in self._parameters}
+        self._watched = [(module, rule, _own(module, rule, names)) for _, module, rule in self.layers]
         self.trainable = {name: parameter for name, parameter in self._parameters if parameter.requires_grad}
         """The parameters to be trained, by name; a shared one once."""
         self._trainable = list(self.trainable.values())
@@ -136,47 +136,37 @@ class Recorder:
         ]
         self._anchors: dict[torch.device, Tensor] = {}
 
-    def _own(self, module: nn.Module, rule: Rule) -> dict[str, str]:
-        """The trainable parameters that the rule answers for: local name → name in the model."""
-        return {
-            local: self._names[id(parameter)]
-            for local, parameter in module.named_parameters(recurse=rule.whole_module)
-            if parameter.requires_grad
-        }
-
     @contextmanager
     def _recording(self, tape: Tape) -> Iterator[None]:
         """Every forward pass inside is written onto ``tape``, and parameters ask for no gradient."""
-        handles = [
-            module.register_forward_hook(self._hook(tape, module, rule, names), with_kwargs=True)
-            for module, rule, names in self._watched
-            if rule is not EXPANDED_PARAMETER
-        ]
-        expanded = [(module, names) for module, rule, names in self._watched if rule is EXPANDED_PARAMETER]
-        for module, names in expanded:
-            for local in names:
-                module.__dict__[local] = self._copies(tape, module, local, names[local])  # hides the parameter
-        for parameter in self._trainable:
-            parameter.requires_grad = False
-        try:
-            yield
-        finally:
-            for parameter in self._trainable:
-                parameter.requires_grad = True
-            for handle in handles:
-                handle.remove()
-            for module, names in expanded:
+        with ExitStack() as undo:
+            undo.callback(self._ask_for_gradients, True)
+            self._ask_for_gradients(False)
+            for module, rule, names in self._watched:
+                if rule is not EXPANDED_PARAMETER:
+                    hook = self._hook(tape, module, rule, names)
+                    undo.enter_context(module.register_forward_hook(hook, with_kwargs=True))
+                    continue
                 for local in names:
-                    module.__dict__.pop(local, None)
+                    module.__dict__[local] = self._copies(tape, module, local, names[local])  # hides the parameter
+                    undo.callback(module.__dict__.pop, local, None)
+            yield
+
+    def _ask_for_gradients(self, asked: bool) -> None:
+        for parameter in self._trainable:
+            parameter.requires_grad = asked
 
     def _copies(self, tape: Tape, module: nn.Module, local: str, name: str) -> Tensor:
         """A copy of an expanded parameter for each record."""
         value = module.get_parameter(local).detach()
         copies = value.expand(tape.records, *value.shape[1:])
-        call = Call(module, EXPANDED_PARAMETER, {local: name}, (copies,), open=tape.open)
+        return self._tapped(tape, Call(module, EXPANDED_PARAMETER, {local: name}, (copies,)), copies)[0]
+
+    def _tapped(self, tape: Tape, call: Call, *outputs: Tensor) -> tuple[Tensor, ...]:
+        """Outputs of a layer, with the call on the tape."""
+        call.open = tape.open
         tape.calls.append(call)
-        tapped = _Tap.apply(self._anchor(value.device), call, copies)  # type: ignore[no-untyped-call]
-        return tapped[0]  # type: ignore[no-any-return]
+        return _Tap.apply(self._anchor(outputs[0].device), call, *outputs)  # type: ignore[no-untyped-call,no-any-return]
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
@@ -184,12 +174,10 @@ class Recorder:
                 bound = inspect.signature(module.forward).bind(**options)
                 inputs, options = bound.args, bound.kwargs
             _refuse_packed(module, inputs)
-            call = Call(module, rule, names, tree_map(detached, tuple(inputs)), options, open=tape.open)
-            tape.calls.append(call)
+            call = Call(module, rule, names, tree_map(detached, tuple(inputs)), options)
             several = output if isinstance(output, tuple) else (output,)
             count = 2 if isinstance(module, nn.LSTMCell) else 1  # outputs that are watched
-            anchor = self._anchor(several[0].device)
-            tapped = _Tap.apply(anchor, call, *several[:count])  # type: ignore[no-untyped-call]
+            tapped = self._tapped(tape, call, *several[:count])
             return (*tapped, *tree_map(self._refusing, several[count:])) if isinstance(output, tuple) else tapped[0]
 
         return hook
@@ -271,6 +259,12 @@ class Recorder:
         if device not in self._anchors:
             self._anchors[device] = torch.zeros((), device=device, requires_grad=True)
         return self._anchors[device]
+
+
+def _own(module: nn.Module, rule: Rule, names: dict[int, str]) -> dict[str, str]:
+    """The trainable parameters that the rule answers for: local name → name in the model."""
+    found = module.named_parameters(recurse=rule.whole_module)
+    return {local: names[id(parameter)] for local, parameter in found if parameter.requires_grad}
 
 
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
+from privypurse.training.isolation.replaced_records import NO_BOUND
 from privypurse.training.step_randomness import keyed, keyed_apart, made_with
 
 Collate = Callable[[list[Any]], Any]
@@ -17,10 +18,9 @@ Fetch = Callable[[list[int]], list[Any]]
 """The records of these numbers."""
 
 _MIXES = (
-    "collate_fn gives a record another row beside other records than by itself, so clipping would bound nothing "
-    "(records must not mix; see docs/soundness.md#isolation). It must give one row for each record, in their order, "
-    "made of that record alone: no statistics of the batch, no sorting, no mixing. Standardise by public constants, "
-    "and pad to a public length"
+    f"collate_fn gives a record another row beside other records than by itself, {NO_BOUND}. It must give one row "
+    "for each record, in their order, made of that record alone: no statistics of the batch, no sorting, no mixing. "
+    "Standardise by public constants, and pad to a public length"
 )
 
 
@@ -37,9 +37,8 @@ def require_own_records(fetch: Fetch, numbers: list[int], records: list[Any], ge
         if _same(*alone) and not _same(records[place], alone[0]):
             raise InvalidInput(
                 "the data set gives a record otherwise beside other records than by itself (__getitems__, a "
-                "transform of whole batches), so clipping would bound nothing (records must not mix; see "
-                "docs/soundness.md#isolation): let it make each record of that record alone, and pad to a public "
-                "length"
+                f"transform of whole batches), {NO_BOUND}: let it make each record of that record alone, and pad "
+                "to a public length"
             )
 
 

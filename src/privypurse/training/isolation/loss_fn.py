@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.isolation.replaced_records import detached, first_rows, halves, with_others
+from privypurse.training.isolation.replaced_records import NO_BOUND, detached, first_rows, halves, with_others
 from privypurse.training.step_randomness import made_with
 
 Loss = Callable[[Any, Any], Tensor]
 """loss_fn(output, y): one loss for each record, which depends on no other record."""
 
 _MIXES = (
-    "the loss of a record changes with the other records in the batch, so clipping would bound nothing (records must "
-    "not mix; see docs/soundness.md#isolation); loss_fn must compute each record's loss from its own output and "
-    "label alone"
+    f"the loss of a record changes with the other records in the batch, {NO_BOUND}; loss_fn must compute each "
+    "record's loss from its own output and label alone"
 )
 
 

@@ -100,12 +100,6 @@ def _alike(one: Any, other: Any) -> bool:
 
 def fingerprint(parameters: list[tuple[str, nn.Parameter]]) -> Tensor:
     """Two numbers of each parameter: a write that goes past autograd shows in them. No second copy of the model."""
-    if not parameters:
-        return torch.zeros(0)
-    wide = torch.float64
-    made = [
-        (value.detach().sum(dtype=wide), torch.linalg.vector_norm(value.detach(), dtype=wide))
-        for _, value in parameters
-    ]
-    first = made[0][0].device
-    return torch.stack([number.to(first) for pair in made for number in pair]).cpu().view(-1, 2)
+    wide, values = torch.float64, [value.detach() for _, value in parameters]
+    made = [(value.sum(dtype=wide), torch.linalg.vector_norm(value, dtype=wide)) for value in values]
+    return torch.stack([number.to(values[0].device) for pair in made for number in pair]).cpu().view(-1, 2)

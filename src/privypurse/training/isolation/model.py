@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.dropout import DropoutOff
 from privypurse.training.isolation.memory import Memory, fingerprint
-from privypurse.training.isolation.replaced_records import counts_records, first_rows, halves, with_others
+from privypurse.training.isolation.replaced_records import NO_BOUND, counts_records, first_rows, halves, with_others
 from privypurse.training.step_randomness import keyed, made_with
 
 # Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
@@ -54,12 +55,13 @@ def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[
         _require_rows(whole, part, records, few)
         if not trial.draws:
             _require_same_rows(whole, part, torch.arange(few))
-        for kept in halves(records):
+        pair = halves(records)
+        for kept, others in (pair, pair[::-1]):
             other, left_now = trial.run(with_others(given, kept, records))
             _require_same_rows(whole, other, kept)
             _require_no_memory(left.other_than(left_now))
             if any(rule is EXPANDED_PARAMETER for _, _, rule in recorder.layers):
-                _require_own_copies(trial.back(kept=kept), kept, records)
+                _require_own_copies(trial.back(others, 0.0), others)
         kept, others = halves(records)
         quiet, loud = (_came_back(trial, rows) for rows in (others[:0], others))
         _require_same_gradients(quiet, loud, kept)
@@ -89,8 +91,8 @@ class _Trial:
         _require_no_memory([name for (name, _), ok in zip(self._parameters, same.tolist(), strict=True) if not ok])
         return seen, left
 
-    def back(self, *, kept: Tensor | None = None, louder: Tensor | None = None) -> Tape:
-        """A backward pass of random losses, of the kept records alone, or some of them louder than others."""
+    def back(self, rows: Tensor, weight: float) -> Tape:
+        """A backward pass of random losses, which weigh about 1; those of these records weigh that much."""
         recorder, tape = self._recorder, Tape(self._records)
         key, recorder.key = recorder.key, None
         try:
@@ -99,26 +101,19 @@ class _Trial:
                 recorder.refuse_strangers(output)  # before something comes back to them
                 leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, self._records)]
                 leaves = [leaf for leaf in leaves if leaf.requires_grad]
+                weights = [torch.randn_like(leaf).index_fill_(0, rows.to(leaf.device), weight) for leaf in leaves]
                 if leaves:
-                    torch.autograd.backward([_weighed(leaf, kept, louder) for leaf in leaves])
+                    torch.autograd.backward([(leaf * w).sum() for leaf, w in zip(leaves, weights, strict=True)])
         finally:
             recorder.key = key
             self._memory.restore()
         return tape
 
 
-def _weighed(leaf: Tensor, kept: Tensor | None, louder: Tensor | None) -> Tensor:
-    weights = torch.randn_like(leaf)
-    if louder is not None:
-        weights.index_fill_(0, louder.to(leaf.device), _LOUD)
-    whole = leaf * weights
-    return (whole if kept is None else whole[kept.to(leaf.device)]).sum()
-
-
 def _came_back(trial: _Trial, louder: Tensor) -> Seen:
     """What comes back to every layer if these records' losses weigh more; nothing where it cannot be asked."""
     try:
-        calls = trial.back(louder=louder).finished()
+        calls = trial.back(louder, _LOUD).finished()
     except InvalidInput:
         return []  # a loss of everything that the model gives is not what will be asked
     return [(call.path, value) for call in calls for value in (*call.kept.values(), call.output_gradient)]
@@ -129,24 +124,21 @@ def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
     name = _first_changed(quiet, loud, rows)
     if name is not None:
         raise InvalidInput(
-            f"the gradient that comes back to layer {name} for a record changes with that of other records, so "
-            "clipping would bound nothing (records must not mix; see docs/soundness.md#isolation): a hook or an "
-            "autograd.Function behind it computes over records, as by a norm of the whole gradient. Take it out; "
-            "clipping is done here, for each person"
+            f"the gradient that comes back to layer {name} for a record changes with that of other records, "
+            f"{NO_BOUND}: a hook or an autograd.Function behind it computes over records, as by a norm of the "
+            "whole gradient. Take it out; clipping is done here, for each person"
         )
 
 
-def _require_own_copies(tape: Tape, kept: Tensor, records: int) -> None:
-    """Raise if something came back from the kept records to other records' copies of a bare parameter."""
-    others = torch.ones(records, dtype=torch.bool).index_fill(0, kept, False)
-    for call in tape.finished():
-        if call.rule is EXPANDED_PARAMETER and bool(
-            next(iter(call.kept.values()))[others.to(call.output_gradient.device)].any()
-        ):
+def _require_own_copies(tape: Tape, others: Tensor) -> None:
+    """Raise if something came back to these records' copies of a bare parameter, whose losses do not count."""
+    for call in (call for call in tape.finished() if call.rule is EXPANDED_PARAMETER):
+        ((local, name),) = call.names.items()
+        if call.kept[local][others.to(call.output_gradient.device)].any():
             raise InvalidInput(
-                f"{next(iter(call.names.values()))} is used by one record for another: while training every record "
-                "has a copy of a parameter whose leading dimension is 1, so let it broadcast over records (x + "
-                "self.positions, self.token.expand(len(x), -1, -1)), and take no row of it"
+                f"{name} is used by one record for another: while training every record has a copy of a parameter "
+                "whose leading dimension is 1, so let it broadcast over records (x + self.positions, "
+                "self.token.expand(len(x), -1, -1)), and take no row of it"
             )
 
 
@@ -166,10 +158,9 @@ def _require_same_rows(whole: Seen, other: Seen, rows: Tensor) -> None:
     name = others[0] if others else _first_changed(whole, other, rows)
     if name is not None:
         raise InvalidInput(
-            f"what {name} gives for a record changes with the other records in the batch, so clipping would bound "
-            "nothing (records must not mix; see docs/soundness.md#isolation): nothing may be computed over the first "
-            "dimension, rows must keep their order, and random numbers come from the global generators. A model "
-            "that gives its own mean loss should give one loss for each record"
+            f"what {name} gives for a record changes with the other records in the batch, {NO_BOUND}: nothing may "
+            "be computed over the first dimension, rows must keep their order, and random numbers come from the "
+            "global generators. A model that gives its own mean loss should give one loss for each record"
         )
 
 
@@ -222,11 +213,9 @@ def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) 
 
         return note
 
-    watched = [(name, module) for name, module, rule in recorder.layers if rule is not EXPANDED_PARAMETER]
-    handles = [module.register_forward_hook(noting(name)) for name, module in watched]
-    try:
+    with ExitStack() as undo:
+        for name, module, rule in recorder.layers:
+            if rule is not EXPANDED_PARAMETER:
+                undo.enter_context(module.register_forward_hook(noting(name)))
         output = recorder.model(*inputs, **options)
-    finally:
-        for handle in handles:
-            handle.remove()
     return found + [("the model", leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+NO_BOUND = "so clipping would bound nothing (records must not mix; see docs/soundness.md#isolation)"
+"""What follows where records mix, for errors to say."""
+
 
 def halves(records: int) -> tuple[Tensor, Tensor]:
     """Two halves of the records, chosen at random, each ascending."""

@@ -113,10 +113,10 @@ def test_how_many_records_somebody_has_moves_nobody_else(how: str, each: int) ->
 
 def test_a_bound_by_the_largest_of_all_would_move_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: everybody's norm with the rounding of whoever has most records."""
-    honest = clipping._never_too_small
+    honest = clipping.never_too_small
     monkeypatch.setattr(
         clipping,
-        "_never_too_small",
+        "never_too_small",
         lambda squares, terms, added: honest(squares, terms, added.max().expand_as(added)),
     )
     with torch.random.fork_rng():

@@ -210,8 +210,15 @@ def _backward(op: Operation) -> Any:
     """loss.backward(), or torch.autograd.backward of one or several losses."""
     several = isinstance(op.args[0], list | tuple)
     roots = tuple(op.args[0]) if several else (op.args[0],)
-    for root in roots:
-        _require_root(state_of(root))
+    for state in map(state_of, roots):
+        if isinstance(state, Mixed):
+            raise InvalidInput(
+                f"backward() of what {state.origin} made without a dimension of records: a loss made inside the "
+                "model, or of several records at once, cannot be taken apart by record; let the model give one for "
+                f"each. {HINT}"
+            )
+        if not isinstance(state, Total):
+            raise InvalidInput(f"backward() of losses of single records. {HINT}")
     given = dict(zip(("gradient", "retain_graph", "create_graph", "inputs"), op.args[1:], strict=False)) | op.kwargs
     follows = any(isinstance(value, Tracked) for value in tree_leaves(given))
     if given.get("create_graph") or given.get("inputs") is not None or follows:
@@ -220,13 +227,3 @@ def _backward(op: Operation) -> Any:
         )
     whole = tuple(map(plain, roots)) if several else plain(roots[0])
     return op.func(whole, *op.args[1:], **op.kwargs)
-
-
-def _require_root(state: State | None) -> None:
-    if isinstance(state, Mixed):
-        raise InvalidInput(
-            f"backward() of what {state.origin} made without a dimension of records: a loss made inside the model, "
-            f"or of several records at once, cannot be taken apart by record; let the model give one for each. {HINT}"
-        )
-    if not isinstance(state, Total):
-        raise InvalidInput(f"backward() of losses of single records. {HINT}")
