@@ -45,6 +45,9 @@ RULES = (
     "fixed-guarantees",
     "isolation",
     "people-not-rows",
+    "lasting-purses",
+    "balances",
+    "measurement",
 )
 
 
