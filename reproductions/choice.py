@@ -1,6 +1,6 @@
 """Tables of rivals whose settings are chosen on validation records, stage by stage, from the scores alone.
 
-The image sets are public, so that validation records cost nobody anything. On people's data every score on them
+The data sets are public, so that validation records cost nobody anything. On people's data every score on them
 would be a use like any other, and charged.
 """
 
@@ -47,6 +47,10 @@ class Settings:
             changes["decays"] = tuple(changes["decays"])
         return replace(self, **changes)
 
+    def of_records(self) -> Settings:
+        """The settings that say what a record looks like, alone: all trainings with equal ones share the records."""
+        return Settings(network=self.network, scaling=self.scaling, views=self.views)
+
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "decays": list(self.decays)}
 
@@ -84,6 +88,8 @@ class Rivals:
     """Records of the training set that choosing scores on, and does not train on."""
     choice_seeds: Sequence[int]
     paper: Mapping[str, float] = field(default_factory=dict)
+    features: str = "scattering"
+    """What networks see of a record: see `reproductions.sources`."""
     records: int | None = None
     """The first records alone, of the training and of the test part: for quick runs."""
 

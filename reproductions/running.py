@@ -18,7 +18,7 @@ import torch
 from privypurse._validate import integer
 from privypurse.errors import InvalidInput
 from privypurse.training.devices import device_of
-from reproductions import results, scattering, train_cell
+from reproductions import results, rival_training, train_cell
 from reproductions.choice import Choice, Rivals
 from reproductions.grid import Grid
 from reproductions.results import Job, Line
@@ -45,7 +45,7 @@ def run(table: Grid | Rivals, where: Where) -> Iterator[tuple[Job, Line]]:
             with _named(f"{row} / {column}"):
                 train_cell.check(cell)
     else:
-        scattering.prepare(table, where.features, device)
+        rival_training.prepare(table, where.features, device)
     path = results.path_of(table, where.out)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class _Task:
             if self.choice is None:
                 outcome = train_cell.outcome(self.job.settings, self.job.seed, self.device)
             else:
-                outcome = scattering.outcome(self.choice, self.job, self.features, self.device)
+                outcome = rival_training.outcome(self.choice, self.job, self.features, self.device)
         return {**self.job.plain(), **outcome, "versions": results.versions(self.device)}
 
 

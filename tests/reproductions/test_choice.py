@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from privypurse.errors import InvalidInput
-from reproductions import catalogue, data, features, scattering
-from reproductions.choice import Choice, Unfinished, rivals_of
+from reproductions import catalogue, data, features, rival_training
+from reproductions.choice import Choice, Rivals, Unfinished, rivals_of
 from reproductions.feature_models import network
 from reproductions.results import Job
-from reproductions.scattering import Averages
+from reproductions.rival_training import Averages
 
 RAW = {
     "title": "Small",
@@ -79,19 +79,21 @@ def test_the_test_set_stays_shut_without_a_finished_choice(table, monkeypatch) -
         return torch.randn(5, 3, 4, 4), torch.zeros(5, dtype=torch.int64)
 
     monkeypatch.setattr(features, "load", load)
-    scattering._test_records.cache_clear()
+    rival_training._test_records.cache_clear()
     model = network("linear", (3, 4, 4), 8)
     averages = Averages(model, table.settings.decays)
     choice = scored(Choice(table, {}), lambda job, decay: job.settings.walk)
     job = Job({"purpose": "final", "method": "sample"}, table.settings, 0)
     with pytest.raises(Unfinished, match="small is not finished"):
-        scattering.test_accuracy(choice, job, model, averages, Path())
+        rival_training.test_accuracy(choice, job, model, averages, Path())
     choice = scored(choice, lambda job, decay: job.settings.walk)
     with pytest.raises(Unfinished, match="did not choose"):  # walk 2 was chosen
-        scattering.test_accuracy(choice, job, model, averages, Path())
+        rival_training.test_accuracy(choice, job, model, averages, Path())
     assert opened == []
     job = Job({"purpose": "final", "method": "sample"}, choice.chosen("sample").settings, 0)
-    assert set(scattering.test_accuracy(choice, job, model, averages, Path())) == {str(choice.chosen("sample").decay)}
+    assert set(rival_training.test_accuracy(choice, job, model, averages, Path())) == {
+        str(choice.chosen("sample").decay)
+    }
     assert opened == ["test"]
 
 
@@ -115,7 +117,9 @@ def test_files_with_mistakes_are_named() -> None:
         catalogue.load("nothing")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in catalogue.TABLES.glob("scattering-*.toml")))
+@pytest.mark.parametrize(
+    "name", [path.stem for path in catalogue.available() if isinstance(catalogue.read(path), Rivals)]
+)
 def test_every_file_can_be_read(name: str) -> None:
     table = catalogue.load_rivals(name)
     choice, stages = Choice(table, {}), 0

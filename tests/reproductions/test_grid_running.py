@@ -31,7 +31,7 @@ KINDS = [
 ]
 
 
-GRIDS = [path for path in catalogue.available() if not path.stem.startswith("scattering-")]
+GRIDS = [path for path in catalogue.available() if isinstance(catalogue.read(path), Grid)]
 
 
 @pytest.fixture(autouse=True)

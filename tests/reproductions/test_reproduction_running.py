@@ -1,6 +1,7 @@
 """A whole table at a tiny size, broken off and gone on with, and the headline built from its file."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy import stats
 from privypurse.errors import InvalidInput
 from reproductions import catalogue, data, features, headline, results
 from reproductions.__main__ import main
+from reproductions.choice import Rivals
 from reproductions.running import Where, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")]
@@ -111,6 +113,24 @@ def test_quickly_everything_runs_once_and_leaves_the_real_results_alone(tables, 
     assert "| Tiny | 50.00 (Somebody) |" in capsys.readouterr().out
     assert main(["run", "tiny", "--quick", "--rows", "a"]) == 2
     assert "no rows and columns" in capsys.readouterr().err
+
+
+NEEDS_NO_KYMATIO = [
+    path
+    for path in catalogue.available()
+    if isinstance(table := catalogue.read(path), Rivals) and table.features != "scattering"
+]
+
+
+@pytest.mark.parametrize("path", NEEDS_NO_KYMATIO, ids=lambda path: path.stem)
+def test_every_table_runs_quickly_without_its_files(path, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PRIVYPURSE_DATA", str(tmp_path / "nothing"))
+    where = ["--device", "cpu", "--out", str(tmp_path), "--features", str(tmp_path / "features")]
+    assert main(["run", str(path), "--quick", *where]) == 0
+    lines = results.read(tmp_path / f"{path.stem}-quick.jsonl")
+    table = catalogue.load_rivals(path.stem).quickened()
+    assert Counter(line["method"] for line in lines if line["purpose"] == "final") == dict.fromkeys(table.methods, 2)
+    assert all(set(line["versions"]) >= {"torch"} and 0 <= min(line["accuracy"].values()) <= 100 for line in lines)
 
 
 def test_the_interval_is_that_of_paired_differences() -> None:

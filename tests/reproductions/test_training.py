@@ -1,6 +1,7 @@
 """The parts of one training: thresholds, step lengths, averages, networks on several views."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import privypurse as pp
 from reproductions import plans
 from reproductions.choice import Settings
 from reproductions.feature_models import losses, network
-from reproductions.scattering import Averages, step_length, trained
+from reproductions.rival_training import Averages, step_length, trained
 from reproductions.score import predictions
 
 
@@ -104,7 +105,8 @@ def test_a_training_repeats_by_its_seed_and_learns() -> None:
     x = torch.randn(600, 3, 2, 8, 8, generator=generator) + torch.randn(10, 3, 1, 8, 8, generator=generator)[y]
     epsilon = np.full(600, 20.0)
     settings = Settings(width=8, steps=30, batch_size=200, walk=0.3, decays=(0.0, 0.9))
-    runs = [trained("sample", settings, x, y, epsilon, 1e-3, seed) for seed in (0, 0, 1)]
+    build = partial(network, settings.network, (3, 2, 8, 8), settings.width)
+    runs = [trained("sample", settings, build, (x, y), epsilon, 1e-3, seed) for seed in (0, 0, 1)]
     weights = [next(model.parameters()).detach() for model, _, _ in runs]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])

@@ -1,4 +1,4 @@
-"""One training on scattering features: a plan, a step length that follows from its noise, averages of the weights.
+"""One training of a rival: a plan, a step length that follows from its noise, averages of the weights.
 
 Settings are chosen by validation accuracy. The one function that opens the test set refuses without a finished
 choice.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,16 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.without_privacy import train_ordinarily
-from reproductions import data, features
 from reproductions.choice import Choice, Rivals, Settings, Unfinished
-from reproductions.feature_models import Head, losses, network
+from reproductions.data import classes_of
+from reproductions.feature_models import losses
 from reproductions.plans import epsilon_of, plan_of
 from reproductions.results import Job, Line
 from reproductions.score import judged
+from reproductions.sources import ENCODERS, source_of
+
+_LARGE_MODEL = 500_000  # parameters from which fewer records go through at once
+_MOST = 1_184
 
 
 class Averages:
@@ -36,7 +41,7 @@ class Averages:
     """
 
     def __init__(self, model: nn.Module, decays: Sequence[float]) -> None:
-        self._weights = [weight.detach() for weight in model.parameters()]
+        self._weights = [weight.detach() for weight in model.parameters() if weight.requires_grad]
         self._kept = {decay: [weight.clone() for weight in self._weights] for decay in decays}
         self._steps = 0
 
@@ -68,24 +73,35 @@ def step_length(plan: pp.Plan, settings: Settings) -> float:
 
 
 def trained(
-    method: str, settings: Settings, x: Tensor, y: Tensor, epsilon: np.ndarray, delta: float, seed: int
-) -> tuple[Head, Averages, dict[str, Any]]:
+    method: str,
+    settings: Settings,
+    network: Callable[[], nn.Module],
+    records: tuple[Tensor, Tensor],
+    epsilon: np.ndarray,
+    delta: float,
+    seed: int,
+) -> tuple[nn.Module, Averages, dict[str, Any]]:
     """A trained model with its averages, and what there is to say about its plan."""
     torch.manual_seed(seed)
-    model = network(settings.network, tuple(x.shape[1:]), settings.width).to(x.device)
+    model = network().to(records[0].device)
     averages = Averages(model, settings.decays)
     sizes: dict[str, Any] = {"steps": settings.steps, "batch_size": settings.batch_size}
     plan = None
     if method != "none":
         plan = plan_of(method, epsilon, delta, clip_norm=settings.clip_norm, **sizes)
     rate = settings.learning_rate if plan is None else step_length(plan, settings)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=settings.momentum)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.SGD(weights, lr=rate, momentum=settings.momentum)
     if plan is None:
         optimizer.register_step_post_hook(lambda *_: averages.step())
         torch.manual_seed(seed)  # of the shuffles
-        train_ordinarily(model, optimizer, (x, y), losses, **sizes)
+        train_ordinarily(model, optimizer, records, losses, **sizes)
         return model, averages, {"learning_rate": rate}
-    done = pp.train(model, optimizer, TensorDataset(x, y), plan, losses, scheduler=averages, seed=seed)
+    large = sum(weight.numel() for weight in model.parameters()) > _LARGE_MODEL
+    how = pp.Execution(max_physical_batch=_MOST if large else None)
+    done = pp.train(
+        model, optimizer, TensorDataset(*records), plan, losses, scheduler=averages, execution=how, seed=seed
+    )
     said = {
         "learning_rate": rate,
         "noise_multiplier": plan.noise_multiplier,
@@ -98,10 +114,8 @@ def trained(
 
 
 def prepare(table: Rivals, folder: Path, device: str) -> None:
-    """Make the features of all views that settings may come to."""
-    values = {table.settings.views, *(each for stage in table.stages for each in stage.grid.get("views", ()))}
-    views = {view for each in values for view in features.VIEWS[each]}
-    features.prepare(table.data, views, _of(table, folder), torch.device(device), table.records)
+    """Make the records that trainings will see, once for all processes."""
+    source_of(table.features).prepare(table, _of(table, folder), torch.device(device))
 
 
 def _of(table: Rivals, folder: Path) -> Path:
@@ -114,50 +128,66 @@ def outcome(choice: Choice, job: Job, folder: Path, device: str) -> Line:
     table, settings, method = choice.table, job.settings, job.place["method"]
     choosing = job.place["purpose"] == "choice"
     where = (_of(table, folder), torch.device(device))
-    x, y, other_x, other_y = _records(
-        table.data, settings.views, settings.scaling, *where, table.validation if choosing else 0
-    )
+    held = table.validation if choosing else 0
+    x, y, other_x, other_y = _records(table.features, table.data, settings.of_records(), *where, held)
     epsilon = epsilon_of(table.budgets, y.cpu().numpy(), np.random.default_rng([job.seed, 3]))
-    model, averages, said = trained(method, settings, x, y, epsilon, table.delta, job.seed)
-    if choosing:
-        found = {}
-        for decay in settings.decays:
-            averages.put(decay)
-            found[str(decay)] = _accuracy(model, other_x, other_y)
-    else:
-        found = test_accuracy(choice, job, model, averages, where[0])
+    network = partial(source_of(table.features).network, settings, x, classes_of(table.data), where[0])
+    with _products(table.features):
+        model, averages, said = trained(method, settings, network, (x, y), epsilon, table.delta, job.seed)
+        if choosing:
+            found = {}
+            for decay in settings.decays:
+                averages.put(decay)
+                found[str(decay)] = _accuracy(model, other_x, other_y)
+        else:
+            found = test_accuracy(choice, job, model, averages, where[0])
     return {"accuracy": found, **said, "records": len(y), "wall": time.monotonic() - begun}
+
+
+@contextmanager
+def _products(features: str) -> Iterator[None]:
+    """Large encoders go through TensorFloat-32. Norms and sums of gradients do not: their rules see to that."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if features in ENCODERS else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     """In percent."""
-    return 100 * int(judged(model, x, y, losses, chunk=5_000)[1].sum()) / len(y)
+    return 100 * int(judged(model, x, y, losses, chunk=1_000)[1].sum()) / len(y)
 
 
 @lru_cache(maxsize=2)
 def _records(
-    name: str, views: str, scaling: str, folder: Path, device: torch.device, held: int
+    features: str, name: str, settings: Settings, folder: Path, device: torch.device, held: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Training records, and those of them held back to choose by; kept on the device from one job to the next."""
-    x, y = features.load(name, "train", views, scaling, folder, device)
+    source = source_of(features)
+    x, y = source.load(name, "train", settings, folder, device)
     if not held:
         return x, y, x[:0], y[:0]
-    trains, chooses = (torch.as_tensor(rows, device=device) for rows in data.split(len(y), held))
+    rows = source.split(name, len(y), held, folder)
+    trains, chooses = (torch.as_tensor(each, device=device) for each in rows)
     return x[trains], y[trains], x[chooses], y[chooses]
 
 
 @lru_cache(maxsize=1)
-def _test_records(name: str, views: str, scaling: str, folder: Path, device: torch.device) -> tuple[Tensor, Tensor]:
-    return features.load(name, "test", views, scaling, folder, device)
+def _test_records(
+    features: str, name: str, settings: Settings, folder: Path, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    return source_of(features).load(name, "test", settings, folder, device)
 
 
 def test_accuracy(choice: Choice, job: Job, model: nn.Module, averages: Averages, folder: Path) -> dict[str, float]:
     """The one function that opens the test set: for a finished choice, and what it chose."""
     chosen = choice.chosen(job.place["method"])  # raises where scores are missing
-    settings = job.settings
+    settings, table = job.settings, choice.table
     if settings != chosen.settings:
         raise Unfinished(f"method {job.place['method']} was trained with settings that the choice did not choose")
     device = next(model.parameters()).device
-    x, y = _test_records(choice.table.data, settings.views, settings.scaling, folder, device)
+    x, y = _test_records(table.features, table.data, settings.of_records(), folder, device)
     averages.put(chosen.decay)
     return {str(chosen.decay): _accuracy(model, x, y)}
