@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 
 import mpmath as mp
 
@@ -232,3 +233,12 @@ def most_excess(purse: Purse, epsilons: Sequence[float], moves: int) -> float:
 def most_delta(purse: Purse, epsilon: float, moves: int) -> float:
     """As `most_excess`, at one ε whichever rung was reached."""
     return most_excess(purse, [epsilon] * len(purse.limits), moves)
+
+
+def told(twin: str) -> float:
+    """What docs/ledger.md says that this twin reaches."""
+    page = (Path(__file__).parents[1] / "docs" / "ledger.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")
+    ]
+    return next(float(cells[1]) for cells in rows if cells[0] == twin)

@@ -24,6 +24,7 @@ from lifetime_worlds import (
     most_excess,
     plus,
     randomised_response,
+    told,
 )
 from privypurse.accounting import PureDP, gdp
 from privypurse.accounting.filters import renyi_purse
@@ -238,13 +239,29 @@ class DeltaAnew(Purse):
 
 TOP: list[list[int | None]] = [[None, LIFETIME.rungs[1].limit]]
 TWINS = {
-    "best order at the end": (BestOrderAtTheEnd([28.0, 16.0], TOP, uses(*MENU)), 3, 1.8e-5),
-    "an order per run": (OrderPerRun([], [[UNITS_PER_NAT]], uses(SLIGHT, NEARLY_PURE)), 3, 3.9e-3),
-    "output-specific refund": (OutputSpecific([28.0, 16.0], TOP, uses(IF_USUAL)), 10, 8.7e-5),
-    "estimates": (Estimated([28.0, 16.0], TOP, uses(*MENU)), 3, 1e-4),
-    "only since the raise": (OnlySinceTheRaise([28.0, 16.0], limits(LIFETIME), uses(*MENU)), 3, 2.4e-4),
-    "lost reservation": (LostReservation([28.0, 16.0], TOP, uses(RESPONSES, RESPONSE, WHOLE), steps=1), 5, 4e-5),
-    "δ anew for each run": (DeltaAnew([], [[UNITS_PER_NAT]], uses(Channel.of("0.00001", "0"))), 10, 9.99e-5),
+    "the best order at the end": (BestOrderAtTheEnd([28.0, 16.0], TOP, uses(*MENU)), 3, 1.8e-5),
+    "an order for each run, adding up shares of the purse": (
+        OrderPerRun([], [[UNITS_PER_NAT]], uses(SLIGHT, NEARLY_PURE)),
+        3,
+        3.9e-3,
+    ),
+    "a refund by the output, ten releases": (OutputSpecific([28.0, 16.0], TOP, uses(IF_USUAL)), 10, 8.7e-5),
+    "charges by an estimate of half the cost": (Estimated([28.0, 16.0], TOP, uses(*MENU)), 3, 1e-4),
+    "the new rung's limit with charges only since the raise": (
+        OnlySinceTheRaise([28.0, 16.0], limits(LIFETIME), uses(*MENU)),
+        3,
+        2.4e-4,
+    ),
+    "two runs that look at the balance alone, reservations not counted": (
+        LostReservation([28.0, 16.0], TOP, uses(RESPONSES, RESPONSE, WHOLE), steps=1),
+        5,
+        4e-5,
+    ),
+    "δ anew for each of ten runs, at ε/10 each": (
+        DeltaAnew([], [[UNITS_PER_NAT]], uses(Channel.of("0.00001", "0"))),
+        10,
+        9.99e-5,
+    ),
 }
 
 
@@ -253,6 +270,7 @@ def test_a_twin_exceeds_the_promise(twin: str) -> None:
     purse, moves, at_least = TWINS[twin]
     reached = most_delta(purse, 1.0, moves)
     assert reached > at_least > DELTA
+    assert told(twin) == pytest.approx(reached, rel=0.03)
 
 
 OWN_RUNG = {
