@@ -175,7 +175,7 @@ class Sampled(Accounting):
     def __init__(self, settings: Individual, passes: NormPasses) -> None:
         plan, device = passes.setup.plan, passes.setup.device
         super().__init__(settings, passes, settings.every or max(1, plan.steps // 20))
-        levels, people = plan.levels, plan.people
+        levels = plan.levels
         noise = plan.noise_multiplier * plan.clip_norm / levels.clip_norm
         purses = None
         if plan.filter is not None:
@@ -188,9 +188,7 @@ class Sampled(Accounting):
         )
         # On the device, one place more for nobody: the clip norm in force, steps that it is paid for, and the clip
         # norm of the one step after those.
-        self._full = torch.zeros(people + 1, dtype=torch.float64, device=device)
-        self._allowed = torch.zeros(people + 1, dtype=torch.int64, device=device)
-        self._last = torch.zeros(people + 1, dtype=torch.float64, device=device)
+        self._limits = torch.zeros((3, plan.people + 1), dtype=torch.float64, device=device)
         self._elapsed = torch.zeros((), dtype=torch.int64, device=device)
         self._filtering = False  # whether the last norm pass asked the filter
         self._overdue = False  # whether steps were taken of which nothing is known
@@ -227,20 +225,16 @@ class Sampled(Accounting):
         """Where the step can see it; in place, as a captured graph needs it."""
         odometer = self.odometer
         clip_norms = self._plan.levels.clip_norm[self._plan.level_of]
-        for there, here in (
-            (self._full, clip_norms * (odometer.grid_norm / odometer.grid_size)),
-            (self._allowed, odometer.allowed),
-            (self._last, clip_norms * (odometer.last / odometer.grid_size)),
-        ):
-            there[:-1].copy_(torch.from_numpy(np.ascontiguousarray(here)))
+        full, last = (clip_norms * (norm / odometer.grid_size) for norm in (odometer.grid_norm, odometer.last))
+        self._limits[:, :-1].copy_(torch.from_numpy(np.stack([full, odometer.allowed, last])))
         self._elapsed.zero_()
 
     def limits(self, units: Tensor, clip_norms: Tensor, norms: Tensor) -> Tensor:
         if not self._settings.exact:
             return clip_norms
-        allowed = self._allowed[units]
-        after = torch.where(self._elapsed == allowed, self._last[units], 0.0)
-        return torch.where(self._elapsed < allowed, self._full[units], after)
+        full, allowed, last = self._limits[:, units]
+        after = torch.where(self._elapsed == allowed, last, 0.0)
+        return torch.where(self._elapsed < allowed, full, after)
 
     def forget(self) -> None:
         pass  # limits were fixed before the step, so a step that is broken off leaves nothing behind
