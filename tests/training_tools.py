@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
+
+from privypurse._storage import HeldFile
 
 LOSS = partial(F.cross_entropy, reduction="none")
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
@@ -47,6 +50,22 @@ def quiet(monkeypatch: pytest.MonkeyPatch, coins: float = EVERYBODY) -> None:
     monkeypatch.setattr("privypurse.training.setup.randomness", lambda seed: Quiet(coins))
     # The grid is seen in test_grid_noise.py, not here.
     monkeypatch.setattr("privypurse.training.grid_noise.FINENESS", 46)
+
+
+def steps_on_disk(journal: Path) -> int:
+    """What a run that begins now would take as counted: its first sector names the place of "plan steps"."""
+    whole = journal.read_bytes() if journal.exists() else b""
+    if not whole:
+        return 0
+    place, length = map(int, whole.split()[3:5])
+    return int(whole[place : place + length].split()[1])
+
+
+def count_on_disk(journal: Path, steps: int) -> None:
+    """As if so many steps had been counted by a run that was killed."""
+    file = HeldFile(journal, "journal", b"")
+    file.write(file.content.split()[0] + f" {steps}".encode())
+    file.close()
 
 
 class Keeping(torch.optim.SGD):

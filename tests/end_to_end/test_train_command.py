@@ -15,6 +15,7 @@ import torch
 
 import privypurse as pp
 from privypurse import cli, datasets
+from training_tools import steps_on_disk
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -136,12 +137,6 @@ def begun(arguments):
     )
 
 
-def counted(journal):
-    """Steps that the journal of a run has on disk."""
-    lines = journal.read_text().splitlines()[1:] if journal.exists() else []
-    return int(lines[-1].split()[1]) if lines else 0
-
-
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_between_steps_and_the_same_command_goes_on():
     rows = [f"{i % 7 / 7:.3f},{'yes' if i % 7 > 3 else 'no'},2" for i in range(60)]
@@ -173,8 +168,8 @@ checkpoint = "kept"
     )
     journal = Path("kept/steps")
     for more in (1, 3):  # twice, the second time in a run that went on
-        before, process = counted(journal), begun(["train", "run.toml"])
-        while counted(journal) <= before + more and process.poll() is None:
+        before, process = steps_on_disk(journal), begun(["train", "run.toml"])
+        while steps_on_disk(journal) <= before + more and process.poll() is None:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=300)
@@ -182,13 +177,13 @@ checkpoint = "kept"
         assert err == "stopped; steps that were taken stay counted, and the same command goes on from kept\n"
         saved = torch.load("kept/checkpoint.pt", weights_only=True)["run"]["steps_taken"]
         assert before < saved < 1_500
-        assert saved == counted(journal)  # every step that is counted is in the model that was kept
+        assert saved == steps_on_disk(journal)  # every step that is counted is in the model that was kept
     assert not Path("mine/model.pt").exists()
     done = call("train", "run.toml")
     assert done.returncode == 0
     assert "1,500 steps taken" in done.stdout
     assert json.loads(Path("mine/metrics.json").read_text(encoding="utf-8"))["steps"] == 1_500
-    assert counted(journal) == 1_500
+    assert steps_on_disk(journal) == 1_500
 
 
 def test_ctrl_c_without_a_checkpoint_says_that_nothing_was_kept(capsys, monkeypatch):

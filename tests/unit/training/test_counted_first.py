@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training import journal as journal_module
-from training_tools import CUDA
+from training_tools import CUDA, steps_on_disk
 
 torch.set_num_threads(1)
 STEPS = 12
@@ -34,7 +35,7 @@ class Looking(torch.optim.SGD):
         self.weights = self._now()
 
     def step(self, closure: object = None) -> None:
-        self.counted.append(on_disk(self.journal))
+        self.counted.append(steps_on_disk(self.journal))
         super().step()
         self.taken += 1
         self.weights = self._now()
@@ -46,12 +47,6 @@ class Looking(torch.optim.SGD):
         parameters = [p for group in self.param_groups for p in group["params"]]
         same = all(torch.equal(a, b) for a, b in zip(self.weights, parameters, strict=True))
         return same and all(p.grad is None for p in parameters)
-
-
-def on_disk(journal: Path) -> int:
-    """What a run that begins now would take as counted."""
-    entries = [line.split() for line in journal.read_text().splitlines()[1:]]
-    return int(entries[-1][1]) if entries else 0
 
 
 def planned() -> pp.Plan:
@@ -121,17 +116,17 @@ def test_a_step_that_cannot_be_counted_is_not_released(
     """The disk is full at that entry of the journal: no weight moves, and no gradient can be read."""
     monkeypatch.setattr(journal_module, "_MOST", 1)
     looking, run = way(tmp_path, device)
-    written, seen, write = 0, [], os.write
+    written, seen, write = 0, [], os.pwrite
 
-    def full(file: int, entry_: bytes) -> int:
+    def full(file: int, content: Any, place: int) -> int:
         nonlocal written
-        written += entry_.startswith(b"reserved")
+        written += place > 0 and not bytes(content).endswith(b" 0")  # the journal is made with none counted
         if written < entry:
-            return write(file, entry_)
+            return write(file, content, place)
         seen.append(looking.nothing_happened_since())
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="no space left"):
         run()
     assert looking.taken == entry - 1

@@ -1,13 +1,16 @@
 """The journal: on disk before a step, never back, one run at a time."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import privypurse as pp
 from privypurse.training.journal import Journal
+from training_tools import count_on_disk, steps_on_disk
 
 PLAN = "a" * 64
 
@@ -17,8 +20,7 @@ def test_counts_before_and_never_back(tmp_path: Path) -> None:
     journal = Journal(path, PLAN, 1000)
     for step in range(1, 301):
         journal.count(step)
-        on_disk = int(path.read_text().split()[-1])
-        assert on_disk >= step
+        assert steps_on_disk(path) >= step
     journal.close()
     assert Journal(path, PLAN, 1000).counted == 300
 
@@ -41,25 +43,49 @@ def test_what_a_killed_run_reserved_stays_counted(tmp_path: Path) -> None:
     assert Journal(path, PLAN, 1000).counted == before
 
 
-def test_an_entry_that_was_being_written_does_not_count_and_does_no_harm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_an_entry_that_was_being_written_does_not_count_and_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """Torn in the new content, before the first sector points to it, or in that: the old count or the new one."""
     path = tmp_path / "steps"
-    Journal(path, PLAN, 1000).close()
-    for torn in ("reser", "reserved 1", "stopped 1"):
-        with path.open("a") as file:
-            file.write("reserved 128\n" + torn)
-        journal = Journal(path, PLAN, 1000)
-        assert journal.counted == 128
-        journal.count(129)
-        journal.close()
-        assert path.read_text().endswith("\n")
+    journal = Journal(path, PLAN, 1000)
+    journal.count(1)
+    left, honest = writes, os.pwrite
+
+    def torn(file: int, content: Any, place: int) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            honest(file, bytes(content)[:10], place)
+            raise KeyboardInterrupt
+        return honest(file, content, place)
+
+    monkeypatch.setattr(os, "pwrite", torn)
+    before, step = steps_on_disk(path), journal._reserved + 1
+    if writes < 2:
+        with pytest.raises(KeyboardInterrupt):
+            journal.count(step)
+        assert journal.counted == 1
+    else:
+        journal.count(step)
+    monkeypatch.undo()
+    (tmp_path / "left").write_bytes(path.read_bytes())  # what there is if the process is killed now
+    again = Journal(tmp_path / "left", PLAN, 1000)
+    assert again.counted == before if writes < 2 else again.counted >= step
+    again.count(again.counted + 1)
+    again.close()
+    journal.close()
 
 
 def test_never_reserves_more_than_the_plan_has(tmp_path: Path) -> None:
     path = tmp_path / "steps"
     journal = Journal(path, PLAN, 50)
+    found = []
     for step in range(1, 51):
         journal.count(step)
-    assert max(int(line.split()[1]) for line in path.read_text().splitlines()[1:]) == 50
+        found.append(steps_on_disk(path))
+    assert max(found) == 50
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
@@ -75,8 +101,8 @@ def test_another_plans_journal_and_damage_are_refused(tmp_path: Path) -> None:
     Journal(path, PLAN, 10).close()
     with pytest.raises(pp.InvalidInput, match="another plan"):
         Journal(path, "b" * 64, 10)
-    with path.open("a") as file:
-        file.write("reserved minus one\n")
+    count_on_disk(path, 7)
+    path.write_bytes(path.read_bytes().replace(b" 7", b" 6"))
     with pytest.raises(pp.InvalidInput, match="damaged"):
         Journal(path, PLAN, 10)
     with pytest.raises(pp.InvalidInput, match="cannot be opened"):
@@ -93,12 +119,16 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_stops_the_run_before_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short write is no entry: the steps it was to reserve must not be taken."""
+    """What could not be written is no entry: the steps it was to reserve must not be taken."""
     journal = Journal(tmp_path / "steps", PLAN, 1000)
     journal.count(1)
-    monkeypatch.setattr("os.write", lambda file, entry: len(entry) - 1)
+
+    def full(*_: Any) -> int:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.pwrite", full)
     step = journal._reserved + 1
-    with pytest.raises(OSError, match="in full"):
+    with pytest.raises(OSError, match="no space left"):
         journal.count(step)
     assert journal.counted <= journal._reserved < step
     monkeypatch.undo()

@@ -23,7 +23,7 @@ from privypurse.training.distributed import Processes
 from privypurse.training.individual.early_stopping import EarlyStopping
 from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.mechanism import PrivateRun
-from training_tools import LOSS
+from training_tools import LOSS, count_on_disk
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -303,8 +303,7 @@ def test_it_stops_when_few_are_left(batch_size: int) -> None:
 
 
 def killed_after(folder: Path, counted: int) -> None:
-    with (folder / "steps").open("a") as journal:
-        journal.write(f"reserved {counted}\n")
+    count_on_disk(folder / "steps", counted)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from privypurse.training.fingerprints import fingerprint
 from privypurse.training.individual.accounting import Sampled
 from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.mechanism import PrivateRun
-from training_tools import EVERYBODY, LOSS, NOBODY, quiet, same
+from training_tools import EVERYBODY, LOSS, NOBODY, count_on_disk, quiet, same
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -565,8 +565,7 @@ def test_the_ordinary_loop_resumes_too() -> None:
 
 def killed_after(folder: Path, counted: int) -> None:
     """As if more steps had been counted after the last checkpoint."""
-    with (folder / "steps").open("a") as journal:
-        journal.write(f"reserved {counted}\n")
+    count_on_disk(folder / "steps", counted)
 
 
 @pytest.mark.parametrize(("saved", "counted"), [(5, 8), (5, 10), (5, 13), (13, 17), (None, 6), (None, 15)])
