@@ -21,19 +21,16 @@ def fix(model: nn.Module, groups: int = 32) -> nn.Module:
     batch. Every MultiheadAttention becomes `Attention`, which computes the same out of Linear layers, so that its
     dropout and masks work and no slow fallback is needed.
     """
-    fixed = copy.deepcopy(model)
-    whole = _fixed(fixed, groups)
-    if whole is not None:
-        return whole
-    for module in list(fixed.modules()):
+    holder = nn.Sequential(copy.deepcopy(model))  # so that the model itself is somebody's child too
+    for module in list(holder.modules()):
         for name, child in list(module.named_children()):
             new = _fixed(child, groups)
             if new is not None:
                 setattr(module, name, new)
-    for module in fixed.modules():
+    for module in holder.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.enable_nested_tensor = module.use_nested_tensor = False
-    return fixed
+    return holder[0]
 
 
 def _fixed(layer: nn.Module, groups: int) -> nn.Module | None:
