@@ -203,7 +203,7 @@ def test_a_look_draws_masks_of_its_own() -> None:
     loop.step()
 
     def note(layer: nn.Module, _: object, output: Tensor) -> None:
-        if layer.training:
+        if (output == 0).any():  # checks that records do not mix go without dropout
             masks.append((output == 0)[:4])
 
     model[2].register_forward_hook(note)
