@@ -130,8 +130,8 @@ class Ledger(OpenLedger):
         known = [release for release in releases if not isinstance(release, ApproximateDP)]
         if self.adversary == "server" and (hiding := [one for one in known if holds(one, ClientSampled)]):
             raise InvalidInput(
-                f"{hiding[0]} costs less because nobody sees who joined, and this ledger promises against the server, "
-                "who does; charge what is released in a round for each round joined"
+                f"{hiding[0]} costs less because nobody sees who joined, and this ledger promises against the "
+                "server, who does; charge what is released in a round for each round joined"
             )
         return self.lifetime.charges_of(releases)
 
