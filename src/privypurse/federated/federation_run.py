@@ -75,10 +75,12 @@ def terms_of(
 ) -> Terms:
     """Terms with the noise at which ``epsilon`` (default: the reference) buys the rate of ordinary training."""
     fixed = asdict(setting)
-    reference = fixed.pop("reference") if epsilon is None else epsilon
+    reference = fixed.pop("reference")
     clients = len(federation.silos)
     terms = Terms(**fixed, noise_multiplier=1.0, clients=clients, adversary=adversary)  # its noise is to be solved
-    return terms.with_noise_for(reference, min(1.0, setting.batch_size / (federation.records / clients)))
+    return terms.with_noise_for(
+        reference if epsilon is None else epsilon, min(1.0, setting.batch_size / (federation.records / clients))
+    )
 
 
 def run(
