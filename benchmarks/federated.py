@@ -8,12 +8,14 @@ training beside its baselines, is `python -m reproductions run liu-figure-8`.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
+from privypurse.accounting import CertifiedTable, accountant_named
+from privypurse.assignment import curve_fit
 from privypurse.federated import silos
 from privypurse.federated.terms import Offer, Terms
-from reproductions.unsound.trusted_curve import compare_rates
 
 RECORDS = 10_000
 # The settings of the paper: Figure 5, and Table 1 with the noise of rule 4.
@@ -31,6 +33,47 @@ TERMS = {
         batch_size=1, learning_rate=1.0, clients=4,
     ),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Rates by the certified table and by the trusted curve, for the same budgets and terms."""
+
+    records: int
+    overspent_certified: int
+    overspent_published: int
+    left_certified: float
+    """Mean share of ε that is left."""
+    left_published: float
+    worst_published: float
+    """The largest ε spent over the ε granted."""
+
+
+def compare_rates(terms: Terms, epsilon: np.ndarray, table: CertifiedTable | None = None) -> Compared:
+    """What federated records spend by either, against the adversary of the terms."""
+    certified = (terms.table() if table is None else table).within(epsilon)
+    fitted = curve_fit.fit(terms.faced, terms.delta).rate(epsilon)
+    accountant = accountant_named(terms.accountant)
+
+    def spent(rates: np.ndarray) -> np.ndarray:
+        values, place = np.unique(rates, return_inverse=True)
+        return np.asarray(accountant.epsilons([terms.faced(r) for r in values.tolist()], terms.delta)[place])
+
+    ours, theirs = spent(certified), spent(_three_digits(fitted))
+    return Compared(
+        int(epsilon.size),
+        int((ours > epsilon).sum()),
+        int((theirs > epsilon).sum()),
+        float((1 - ours / epsilon).mean()),
+        float(np.maximum(1 - theirs / epsilon, 0).mean()),
+        float((theirs / epsilon).max()),
+    )
+
+
+def _three_digits(rates: np.ndarray) -> np.ndarray:
+    """So that a million rates are a few thousand different ones."""
+    size = np.power(10.0, np.floor(np.log10(np.maximum(rates, 1e-12))) - 2)
+    return np.asarray(np.minimum(np.round(rates / size) * size, 1.0))
 
 
 def main() -> None:

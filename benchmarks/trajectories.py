@@ -30,7 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.pure_filters import equal_steps
-from privypurse.accounting import PLD, RDP, Composed, SampledGaussian, conversion, sampled_gaussian, trajectories
+from privypurse.accounting import PLD, RDP, Composed, SampledGaussian, sampled_gaussian, trajectories
+from privypurse.accounting.rdp import epsilon_from_rdp
 from privypurse.arrays import FloatArray, IntArray
 
 LEVELS, BATCH, EPOCHS, STEPS, DELTA, EPSILON = 100, 1024, 100, 5860, 1e-5, 2.4
@@ -62,7 +63,7 @@ def noise_for(rate: float) -> float:
 def by_rdp(counts: IntArray, rate: float, sigmas: FloatArray) -> FloatArray:
     accountant = RDP()
     table = sampled_gaussian.rdp(np.full(LEVELS, rate), sigmas, accountant.orders)
-    return conversion.epsilon_from_rdp(counts.astype(np.float64) @ table, accountant.orders, DELTA)
+    return epsilon_from_rdp(counts.astype(np.float64) @ table, accountant.orders, DELTA)
 
 
 def opacus_table(rate: float, sigmas: FloatArray) -> FloatArray:

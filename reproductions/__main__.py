@@ -7,8 +7,6 @@ Image data is read from $PRIVYPURSE_DATA. Runs are seeded, so that they can be r
 not for publishing.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import sys

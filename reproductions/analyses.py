@@ -1,7 +1,5 @@
 """What Yu et al. (2023) ask of individual spending: groups of people, and the loss of their records. Sensitive."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

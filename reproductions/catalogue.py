@@ -1,7 +1,5 @@
 """The tables' files: which there are, and which of the two kinds each is."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The data of a cell as tensors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The papers' data sets as arrays, the part of them that choosing may look at, and images that nobody took."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from privypurse import datasets
+from privypurse._validate import one_of
 from privypurse.errors import InvalidInput, PrivyPurseError
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -38,8 +37,7 @@ class Part:
 
 def parts(name: str, seed: int = 0, quick: bool = False) -> dict[str, Part]:
     """Training and test part; the files are checked by their checksums. ``quick`` reads no more than it must."""
-    if name not in SHAPES:
-        raise InvalidInput(f"data is {name!r}; choose one of {', '.join(SHAPES)}")
+    one_of(name, "data", SHAPES)
     if name == "adult":
         people = datasets.adult()
         features, labels = people.features().astype(np.float32), np.asarray(people.labels())

@@ -1,7 +1,5 @@
 """Federated cells (Liu et al. 2024, §7.2): personalised training beside its baselines, over simulated clients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

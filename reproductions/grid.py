@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from privypurse._validate import integer, is_real, real
+from privypurse._validate import integer, is_real, one_of, real
 from privypurse.errors import InvalidInput
 from reproductions import data
 from reproductions.plans import AS_PUBLISHED, PLANNERS
@@ -61,11 +61,11 @@ class Training:
         if self.steps is not None:
             integer(self.steps, "[training] steps")
         integer(self.extra_steps, "[training] extra_steps", least=0)
-        for name in ("learning_rate", "clip_norm", "epochs"):
-            if name != "epochs" or self.epochs is not None:
-                real(getattr(self, name), f"[training] {name}", above=0)
-        if real(self.momentum, "[training] momentum", least=0) >= 1:
-            raise InvalidInput(f"[training] momentum must be below 1, not {self.momentum}")
+        if self.epochs is not None:
+            real(self.epochs, "[training] epochs", above=0)
+        real(self.learning_rate, "[training] learning_rate", above=0)
+        real(self.clip_norm, "[training] clip_norm", above=0)
+        real(self.momentum, "[training] momentum", least=0, below=1)
         if self.stop is not None:
             check_keys("[training] stop", self.stop, needed := {"every", "queries", "share"}, needed)
         if self.individual is not None:
@@ -101,8 +101,7 @@ class Federation:
     def __post_init__(self) -> None:
         integer(self.rounds, "[federation] rounds")
         real(self.reference, "[federation] reference", above=0)
-        if self.split not in ("silos", "evenly", "shards"):
-            raise InvalidInput(f"[federation] split is {self.split!r}; choose silos, evenly or shards")
+        one_of(self.split, "[federation] split", ("silos", "evenly", "shards"))
         check_keys("[federation] learning_rates", self.learning_rates, set(FEDERATED))
 
 
@@ -126,16 +125,13 @@ class Cell:
     quick: bool = False
 
     def __post_init__(self) -> None:
-        methods = PLANNERS if self.federation is None else FEDERATED
-        if self.method not in methods:
-            raise InvalidInput(f"method is {self.method!r}; choose one of {', '.join(methods)}")
+        one_of(self.method, "method", PLANNERS if self.federation is None else FEDERATED)
         for name in ("budgets", "options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise InvalidInput(f"{name} is {getattr(self, name)!r}; it must be a table")
         if self.method != "none" and "kind" not in self.budgets:
             raise InvalidInput("budgets needs a kind")
-        if real(self.delta, "delta", above=0) >= 1:
-            raise InvalidInput(f"delta must be below 1, not {self.delta}")
+        real(self.delta, "delta", above=0, below=1)
         if self.records is not None:
             integer(self.records, "records")
         pair = isinstance(self.pixels, list | tuple) and len(self.pixels) == 2 and all(map(is_real, self.pixels))
@@ -294,8 +290,7 @@ def grid_of(content: Mapping[str, Any], name: str) -> Grid:
         raise InvalidInput(f'show is {show!r}; it must be a list, such as ["accuracy"]')
     if unknown := [measure for measure in show if measure not in MEASURES]:
         raise InvalidInput(f"show has {unknown[0]!r}; choose among {', '.join(MEASURES)}")
-    if plot not in PLOTS:
-        raise InvalidInput(f"plot is {plot!r}; choose one of {', '.join(PLOTS)}")
+    one_of(plot, "plot", PLOTS)
     figures = content.get("paper_figures", {})
     _check_figures(figures, [row["name"] for row in rows], [column["name"] for column in columns])
     shared = {key: value for key, value in content.items() if key not in _TOP}

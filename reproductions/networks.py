@@ -1,7 +1,5 @@
 """The networks that the papers train, by name: linear layers, convolutions, group norms, pooling and activations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -10,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from privypurse._validate import one_of
 from privypurse.errors import InvalidInput
 from privypurse.runs.models import TramerBoneh
 
@@ -31,7 +30,12 @@ class TramerBonehCifar10(nn.Sequential):
 
 
 class OpacusExample(nn.Sequential):
-    """The network of Opacus's MNIST example, which Feldman & Zrnic (2021) train: 26,010 parameters."""
+    """The network of Opacus's MNIST example, which Feldman & Zrnic (2021) train: 26,010 parameters.
+
+    Heo et al. (2023), Table 5, for MNIST and Fashion-MNIST, is the same with ReLU. The table prints "Max Pooling,
+    size (2,2)" without a stride. It is 1: Table 2 prints 38,009 parameters, the mean over three data sets, and
+    (2 · 26,010 + 62,006) / 3 = 38,008.7. With stride 2 this would have 10,650 and the mean would be 27,769.
+    """
 
     def __init__(self, activation: type[nn.Module] = nn.ReLU, classes: int = 10) -> None:
         super().__init__(
@@ -41,20 +45,8 @@ class OpacusExample(nn.Sequential):
         )
 
 
-class HeoMnist(OpacusExample):
-    """Heo et al. (2023), Table 5, for MNIST and Fashion-MNIST: 26,010 parameters, ReLU.
-
-    The table prints "Max Pooling, size (2,2)" without a stride. It is 1, as in Opacus's example with the same
-    layers: Table 2 prints 38,009 parameters, the mean over three data sets, and (2 · 26,010 + 62,006) / 3 = 38,008.7.
-    With stride 2 this network would have 10,650 and the mean would be 27,769.
-    """
-
-    def __init__(self, classes: int = 10) -> None:
-        super().__init__(nn.ReLU, classes)
-
-
 class HeoSvhn(nn.Sequential):
-    """Heo et al. (2023), Table 4, for SVHN: 62,006 parameters, ReLU. The pooling has stride 2; see `HeoMnist`."""
+    """Heo et al. (2023), Table 4, for SVHN: 62,006 parameters, ReLU. Pooling has stride 2; see `OpacusExample`."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__(
@@ -163,7 +155,7 @@ class WideResNet16x4(nn.Module):
 
 _GREY, _COLOUR, _IMAGE = (1, 28, 28), (3, 32, 32), "(channels, height, width)"
 _NETWORKS: dict[str, tuple[tuple[int, ...] | str | None, Callable[[tuple[int, ...], int], nn.Module]]] = {
-    "heo-mnist": (_GREY, lambda shape, classes: HeoMnist(classes)),
+    "heo-mnist": (_GREY, lambda shape, classes: OpacusExample(nn.ReLU, classes)),
     "heo-svhn": (_COLOUR, lambda shape, classes: HeoSvhn(classes)),
     "logistic": (None, lambda shape, classes: Logistic(math.prod(shape), classes)),
     "opacus-example": (_GREY, lambda shape, classes: OpacusExample(nn.ReLU, classes)),
@@ -180,8 +172,7 @@ NAMES = tuple(_NETWORKS)
 
 def network(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A new network for records of this shape, such as (1, 28, 28), with one output for each class."""
-    if name not in _NETWORKS:
-        raise InvalidInput(f"there is no network {name!r}; take one of {', '.join(NAMES)}")
+    one_of(name, "network", NAMES)
     wanted, build = _NETWORKS[name]
     fits = len(shape) == 3 if wanted == _IMAGE else wanted in (None, tuple(shape))
     if not shape or min(shape) < 1 or not fits:

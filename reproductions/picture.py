@@ -4,8 +4,6 @@ What each method gains in test accuracy over training everybody at the strictest
 by the same seeds. Plain SVG by hand, so that the same results give the same bytes and a test can compare them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

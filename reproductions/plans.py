@@ -1,14 +1,12 @@
 """From simulated budgets to plans: who grants what, and the methods that the tables compare."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 import privypurse as pp
-from privypurse._validate import is_real
+from privypurse._validate import is_real, one_of
 from privypurse.assignment import METHODS as SOUND
 from privypurse.assignment import Exclude
 from privypurse.assignment.method import Method
@@ -92,10 +90,8 @@ def _loss(name: str, weights: Any) -> Loss:
         except (TypeError, ValueError):
             raise InvalidInput(f"options.weights are {weights!r}; give two numbers") from None
         return FixedLoss(first, second)
-    losses: dict[str, Loss] = {"adaptive": AdaptiveLoss(), "printed": PrintedLoss()}
-    if name not in losses:
-        raise InvalidInput(f"options.loss is {name!r}; choose one of adaptive, fixed, printed")
-    return losses[name]
+    one_of(name, "options.loss", ("adaptive", "fixed", "printed"))
+    return AdaptiveLoss() if name == "adaptive" else PrintedLoss()
 
 
 def best_threshold(budgets: pp.Budgets, *, steps: int, batch_size: int) -> float:

@@ -1,7 +1,5 @@
 """A plot for each table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A table with rows and columns as Markdown: our figures beside the paper's, and what was promised and spent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

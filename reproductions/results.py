@@ -1,7 +1,5 @@
 """The file of a table's results: one line of JSON for each training, appended as they come, so that none is lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """All trainings of a table, side by side in several processes on one device, none of them twice."""
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """How good a model is on records, one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dataclasses from the tables of a TOML file: what is unknown or missing is named in the words of the file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """One cell of a table, once: budgets, plan, training, and what came of it as plain data."""
 
-from __future__ import annotations
-
 import math
 import time
 import warnings
@@ -13,9 +11,10 @@ import torch
 from torch import nn
 
 import privypurse as pp
+from privypurse._validate import one_of
 from privypurse.accounting import accountant_named, gdp
 from privypurse.assignment.round_planner import InRounds
-from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
+from privypurse.errors import InfeasibleBudget, PrivyPurseWarning
 from privypurse.queries import statistics
 from privypurse.training.evaluation import losses
 from privypurse.training.without_privacy import train_ordinarily
@@ -35,10 +34,8 @@ _LARGE_MODEL = 100_000  # parameters from which a physical batch is smaller
 
 def check(cell: Cell) -> None:
     """Raise for what no cell can be made of, before any is trained."""
-    if cell.data not in data.SHAPES:
-        raise InvalidInput(f"data is {cell.data!r}; choose one of {', '.join(data.SHAPES)}")
-    if cell.model not in NAMES:
-        raise InvalidInput(f"there is no network {cell.model!r}; take one of {', '.join(NAMES)}")
+    one_of(cell.data, "data", data.SHAPES)
+    one_of(cell.model, "network", NAMES)
     accountant_named(cell.accountant)
     if cell.federation is None:
         method_of(cell.method, cell.options)
@@ -210,15 +207,13 @@ class _Training:
 def _promises(plan: pp.Plan | pp.rounds.Schedule) -> Line:
     """What each group was promised and what it spent at most."""
     if isinstance(plan, pp.rounds.Schedule):
-        epsilon, people = plan.epsilon_by_level, plan.people_by_level()
+        epsilon = plan.epsilon_by_level
         rounds = [
             {"threshold": r.threshold, "noise_multiplier": r.noise_multiplier, "steps": r.steps, "drawn": r.expected}
             for r in plan.rounds
         ]
         more: Line = {"rounds": rounds}
     else:
-        epsilon = plan.levels.epsilon
-        people = np.bincount(plan.level_of, minlength=epsilon.size)
-        more = {"noise_multiplier": plan.noise_multiplier}
+        epsilon, more = plan.levels.epsilon, {"noise_multiplier": plan.noise_multiplier}
     more |= {"promise": plan.promise.value, "accountant": plan.accountant}
-    return {**more, **groups_of(epsilon, people, plan.spent_by_level())}
+    return {**more, **groups_of(epsilon, plan.people_by_level(), plan.spent_by_level())}

@@ -11,8 +11,6 @@ round costs the drawn what it adds. With the paper's settings the first round's 
 prints. Rényi accounting, as in the paper.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +21,7 @@ from scipy import optimize
 from privypurse._validate import real
 from privypurse.accounting import PLD, RDP, Composed, Progress, Release, SampledGaussian, SampledRound
 from privypurse.arrays import AnyArray, FloatArray, frozen
+from privypurse.assignment.method import require_budgets, whose
 from privypurse.assignment.round_planner import AdaPdp, PdpSgd, Sampling
 from privypurse.assignment.threshold_sampling import Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
@@ -129,8 +128,7 @@ def published(
 
     PDP-SGD divides the ``epochs`` among the rounds that it may take; a model of its own has them all in each round.
     """
-    if not isinstance(budgets, Budgets):
-        raise InvalidInput(f"budgets must be a Budgets, not {type(budgets).__name__}")
+    require_budgets(budgets)
     real(epochs, "epochs", above=0)
     if not isinstance(method, PdpSgd | AdaPdp | Sampling):
         raise InvalidInput(f"only threshold sampling was published that way, not {method!r}")
@@ -162,8 +160,7 @@ def published(
         epsilon_by_level=levels.epsilon,
         delta_by_level=levels.delta,
         level_of=level_of,
-        owner=None if budgets.person is None else budgets.owner,
-        keyed_ids=budgets.keyed_ids(),
+        **whose(budgets),
         separate=method.separate,
         promise=Promise.NONE,
         drawn=tuple(each.drawn for each in past),

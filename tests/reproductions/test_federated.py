@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.federated import compare_rates
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -20,7 +21,6 @@ from reproductions import catalogue, federated, train_cell
 from reproductions.cell_data import Inputs
 from reproductions.grid import Cell, Federation, Grid
 from reproductions.plans import epsilon_of
-from reproductions.unsound.trusted_curve import compare_rates
 
 CPU = torch.device("cpu")
 
@@ -135,9 +135,9 @@ def test_without_privacy_nothing_is_promised() -> None:
 
 def test_an_unknown_method_is_an_error() -> None:
     cell, _ = small("personalised")
-    with pytest.raises(InvalidInput, match="choose one of personalised"):
+    with pytest.raises(InvalidInput, match="choose one of 'personalised'"):
         replace(cell, method="maximum")
-    with pytest.raises(InvalidInput, match="choose silos, evenly or shards"):
+    with pytest.raises(InvalidInput, match="choose one of 'silos', 'evenly', 'shards'"):
         Federation(rounds=3, split="oddly")
 
 

@@ -91,7 +91,6 @@ def test_the_numbers_that_docstrings_and_papers_print():
         (networks.TramerBoneh, "26,010"),
         (networks.TramerBonehCifar10, "550,570"),
         (networks.OpacusExample, "26,010"),
-        (networks.HeoMnist, "26,010"),
         (networks.HeoSvhn, "62,006"),
         (networks.ResNet20, "269,722"),
         (networks.WideResNet16x4, "2,751,562"),
@@ -133,7 +132,7 @@ def test_heo_mnist_is_opacus_example_with_relu_and_the_other_has_tanh():
 
 
 def test_an_unknown_name_is_told_the_known_ones():
-    with pytest.raises(InvalidInput, match="there is no network 'resnet-18'; take one of ") as caught:
+    with pytest.raises(InvalidInput, match="network is 'resnet-18'; choose one of ") as caught:
         network("resnet-18", COLOUR, 10)
     assert all(name in str(caught.value) for name in NAMES)
 

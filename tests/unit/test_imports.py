@@ -171,7 +171,7 @@ def test_the_checker_catches_a_planted_import(case):
     [
         (
             "privypurse.accounting.rdp",
-            "from privypurse.accounting import conversion\nfrom . import gdp\nimport numpy",
+            "from privypurse.accounting import releases\nfrom . import gdp\nimport numpy",
         ),
         ("privypurse.accounting.rdp", "from ..errors import InvalidInput"),
         ("privypurse.cli", "import privypurse as pp\nfrom privypurse import datasets"),

@@ -1,5 +1,6 @@
 """Releases → spent. NumPy and SciPy only; knows nothing of models, plans or training."""
 
+from privypurse._validate import one_of
 from privypurse.accounting.accountant import Accountant, Progress
 from privypurse.accounting.filters import Filter, RenyiCurrency
 from privypurse.accounting.gdp import GDP
@@ -16,15 +17,13 @@ from privypurse.accounting.releases import (
     SampledGaussian,
     SampledRound,
 )
-from privypurse.errors import InvalidInput
 
 _BY_NAME: dict[str, Accountant] = {accountant.name: accountant for accountant in (PLD(), RDP())}
 
 
 def accountant_named(name: str) -> Accountant:
     """The accountant that a plan names: "pld" or "rdp"."""
-    if name not in _BY_NAME:
-        raise InvalidInput(f"accountant is {name!r}; choose one of {', '.join(map(repr, _BY_NAME))}")
+    one_of(name, "accountant", _BY_NAME)
     return _BY_NAME[name]
 
 

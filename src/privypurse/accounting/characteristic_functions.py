@@ -1,8 +1,6 @@
 """Characteristic functions of privacy losses: δ on a whole grid of ε, for many records at once.
 
-A record that took c_k steps of kind k has a loss whose characteristic function is Π φ_k(ω)^{c_k}. δ(ε) is linear in
-the distribution of the loss, so a second transform gives δ on a grid of ε without the distribution itself being made.
-Ours; `trajectories` says why the answer is an upper bound.
+Ours; `trajectories` says how they are used and why the answer is an upper bound.
 """
 
 from __future__ import annotations

@@ -12,43 +12,21 @@ next release may depend on all earlier outputs, for three currencies:
   Koskela, Tobaben & Honkela 2023, arXiv 2209.15596).
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy import special
 
 from privypurse.accounting import gdp
+from privypurse.accounting.accountant import ROUND_UP
 from privypurse.accounting.rdp import ORDERS, randomised_response
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.errors import InvalidInput, PrivyPurseError
 
 _SUMMING = 1 - 1e-8  # of a purse: what adding up ten million costs in double precision may hide
-_UP = 1 + 1e-12
-
-
-class Currency(Protocol):
-    """What a filter counts in. Costs add up, and are rounded up; purses are rounded down."""
-
-    @property
-    def name(self) -> str: ...
-
-    def purse(self, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
-        """How much a sum of costs may reach so that (ε, δ) holds."""
-        ...
-
-    def gaussian(self, ratio: FloatArray) -> FloatArray:
-        """The cost of a contribution of ``ratio`` times the standard deviation of the noise added to it."""
-        ...
-
-    def pure(self, epsilon: float) -> FloatArray:
-        """The cost of an ε-DP release with δ = 0."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,20 +36,22 @@ class GaussianCurrency:
     name: str = "gdp"
 
     def purse(self, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
-        return _by_pair(epsilon, delta, lambda e, d: gdp.mu(e, d) ** 2 / _UP)
+        """How much a sum of costs may reach so that (ε, δ) holds, rounded down."""
+        return _by_pair(epsilon, delta, lambda e, d: gdp.mu(e, d) ** 2 / ROUND_UP)
 
     def gaussian(self, ratio: FloatArray) -> FloatArray:
-        return np.asarray(ratio, dtype=np.float64) ** 2 * _UP
+        """The cost, rounded up, of a contribution of ``ratio`` times the standard deviation of the noise on it."""
+        return np.asarray(ratio, dtype=np.float64) ** 2 * ROUND_UP
 
     def pure(self, epsilon: float) -> FloatArray:
-        """ε-DP implies μ-GDP with μ = 2Φ⁻¹(e^ε/(1+e^ε)).
+        """The cost of an ε-DP release with δ = 0, rounded up: ε-DP implies μ-GDP with μ = 2Φ⁻¹(e^ε/(1+e^ε)).
 
         The trade-off function of randomised response, the worst of them, is two straight lines that meet where both
         errors are 1/(1+e^ε). That of μ-GDP goes through the same three points and is convex, so it lies below.
         """
         # The same number in two ways: each keeps its digits where the other would round them off.
         small = math.sqrt(2) * special.erfinv(math.tanh(min(epsilon, 1.0) / 2))
-        return np.asarray((2 * (small if epsilon < 1 else -special.ndtri(special.expit(-epsilon)))) ** 2 * _UP)
+        return np.asarray((2 * (small if epsilon < 1 else -special.ndtri(special.expit(-epsilon)))) ** 2 * ROUND_UP)
 
 
 @dataclass(frozen=True)
@@ -84,10 +64,10 @@ class ConcentratedCurrency:
         return _by_pair(epsilon, delta, _zcdp_within)
 
     def gaussian(self, ratio: FloatArray) -> FloatArray:
-        return np.asarray(ratio, dtype=np.float64) ** 2 / 2 * _UP
+        return np.asarray(ratio, dtype=np.float64) ** 2 / 2 * ROUND_UP
 
     def pure(self, epsilon: float) -> FloatArray:
-        return np.asarray(epsilon**2 / 2 * _UP)
+        return np.asarray(epsilon**2 / 2 * ROUND_UP)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +88,10 @@ class RenyiCurrency:
 
     def gaussian(self, ratio: FloatArray) -> FloatArray:
         """Mironov (2017, arXiv 1702.07476), Proposition 7: α · ratio² / 2."""
-        return self.order * np.asarray(ratio, dtype=np.float64) ** 2 / 2 * _UP
+        return self.order * np.asarray(ratio, dtype=np.float64) ** 2 / 2 * ROUND_UP
 
     def pure(self, epsilon: float) -> FloatArray:
-        return randomised_response(epsilon, self.order) * _UP
+        return randomised_response(epsilon, self.order) * ROUND_UP
 
 
 def renyi_purse(order: FloatArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
@@ -126,17 +106,18 @@ def renyi_purse(order: FloatArray, epsilon: FloatArray, delta: FloatArray) -> Fl
     return np.asarray(np.maximum(held - 1e-14 * size, 0.0), dtype=np.float64)
 
 
-def best_order(cost: FloatArray, epsilon: FloatArray, delta: FloatArray, orders: FloatArray = ORDERS) -> FloatArray:
-    """For each row of ``cost`` (a release's divergence at each order) the order at which a purse pays for most of it.
-
-    Uses what is known beforehand alone, so a filter may fix it.
+def best_order(cost: FloatArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
+    """For each row of ``cost``, a release's divergence at each of `ORDERS`, the order at which a purse pays for most
+    of it. Uses what is known beforehand alone, so a filter may fix it.
     """
-    purses = renyi_purse(orders, np.asarray(epsilon)[:, None], np.asarray(delta)[:, None])
+    purses = renyi_purse(ORDERS, np.asarray(epsilon)[:, None], np.asarray(delta)[:, None])
     with np.errstate(divide="ignore", invalid="ignore"):
         times = np.where(cost > 0, purses / cost, np.where(purses > 0, np.inf, 0.0))
-    return np.asarray(orders[np.argmax(times, axis=1)], dtype=np.float64)
+    return np.asarray(ORDERS[np.argmax(times, axis=1)], dtype=np.float64)
 
 
+Currency = GaussianCurrency | ConcentratedCurrency | RenyiCurrency
+"""What a filter counts in. Costs add up."""
 CURRENCIES: dict[str, Currency] = {"gdp": GaussianCurrency(), "zcdp": ConcentratedCurrency()}
 
 
@@ -205,7 +186,7 @@ def _zcdp_within(epsilon: FloatArray, delta: FloatArray) -> FloatArray:
     # Where ε is small beside δ the best order is small too, and ε hangs on it more.
     small = np.broadcast_to(np.geomspace(5, 500, 4001), (centre.size, 4001))
     orders = 1 + np.concatenate([centre[:, None] * shares, small], axis=1)
-    return np.asarray((renyi_purse(orders, epsilon[:, None], delta[:, None]) / orders).max(axis=1) / _UP)
+    return np.asarray((renyi_purse(orders, epsilon[:, None], delta[:, None]) / orders).max(axis=1) / ROUND_UP)
 
 
 def _by_pair(

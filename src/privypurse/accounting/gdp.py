@@ -1,18 +1,16 @@
 """Gaussian DP and zero-concentrated DP: unsampled Gaussian steps, with the exact ε(δ)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
 
-from privypurse.accounting.accountant import Progress, deltas_for, leaves
+from privypurse.accounting.accountant import ROUND_UP, Progress, deltas_for
 from privypurse.accounting.releases import Composed, Gaussian, Release, SampledGaussian
-from privypurse.arrays import FloatArray
-from privypurse.errors import Unsupported
+from privypurse.arrays import AnyArray, FloatArray
 
-_ROUND_UP = 1 + 1e-12
 _HALVINGS = 200
 _ULP = 2.0**-53
 _LEAST = 2.0**-1074
@@ -65,25 +63,25 @@ def _by_slope(m: FloatArray, a: FloatArray, lost: FloatArray) -> FloatArray:
 def epsilon(mu: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
     """The smallest ε with δ(ε) ≤ δ, by bisection that keeps its upper end: never below the true ε."""
     m, d = np.broadcast_arrays(np.asarray(mu, dtype=np.float64), np.asarray(delta_, dtype=np.float64))
-    low = np.zeros(m.shape)
     # At ε = μ²/2 + μ·√(2 log 1/δ) the first term of δ(ε) alone is at most δ.
-    high = (m**2 / 2 + m * np.sqrt(-2 * np.log(d))) * _ROUND_UP
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        fits = delta(m, middle) <= d
-        high, low = np.where(fits, middle, high), np.where(fits, low, middle)
-    return np.asarray(np.where(delta(m, 0.0) <= d, 0.0, high), dtype=np.float64)
+    high = (m**2 / 2 + m * np.sqrt(-2 * np.log(d))) * ROUND_UP
+    least = _bisected(high, np.zeros(m.shape), lambda middle: delta(m, middle) <= d)
+    return np.asarray(np.where(delta(m, 0.0) <= d, 0.0, least), dtype=np.float64)
 
 
 def mu(epsilon_: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
     """The largest μ whose δ(ε) is at most δ, rounded down: what a purse (ε, δ) holds in μ² for Gaussian steps."""
     e, d = np.broadcast_arrays(np.asarray(epsilon_, dtype=np.float64), np.asarray(delta_, dtype=np.float64))
-    low, high = np.zeros(e.shape), np.sqrt(2 * e) + 20.0
+    return _bisected(np.zeros(e.shape), np.sqrt(2 * e) + 20.0, lambda middle: delta(middle, e) <= d)
+
+
+def _bisected(inside: FloatArray, outside: FloatArray, fits: Callable[[FloatArray], AnyArray]) -> FloatArray:
+    """As near to ``outside`` as fits, coming from ``inside``, which does."""
     for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        fits = delta(middle, e) <= d
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    return np.asarray(low, dtype=np.float64)
+        middle = (inside + outside) / 2
+        within = fits(middle)
+        inside, outside = np.where(within, middle, inside), np.where(within, outside, middle)
+    return np.asarray(inside, dtype=np.float64)
 
 
 def epsilon_from_zcdp(rho: FloatArray | float, delta_: FloatArray | float) -> FloatArray:
@@ -100,7 +98,7 @@ def epsilon_from_zcdp(rho: FloatArray | float, delta_: FloatArray | float) -> Fl
     bound = orders * r[..., None] + np.log1p(-1 / orders) - (log_d + np.log(orders)) / (orders - 1)
     # Numbers of size αρ and log(1/δ)/(α-1) are added: lean up by more than their rounding.
     bound += 1e-14 * (orders * r[..., None] + 1.0 + (np.abs(log_d) + np.log(orders)) / (orders - 1))
-    return np.asarray(np.maximum(bound.min(axis=-1), 0.0) * _ROUND_UP, dtype=np.float64)
+    return np.asarray(np.maximum(bound.min(axis=-1), 0.0) * ROUND_UP, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -111,15 +109,7 @@ class GDP:
     smallest_delta: float = 1e-300
 
     def supports(self, release: Release) -> bool:
-        match release:
-            case Gaussian():
-                return True
-            case SampledGaussian(rate, _, _):
-                return rate in (0.0, 1.0)
-            case Composed(releases):
-                return all(self.supports(part) for part in releases)
-            case _:
-                return False
+        return not math.isnan(_mu_squared(release))
 
     def epsilons(
         self, releases: Sequence[Release], delta: FloatArray | float, progress: Progress | None = None
@@ -127,15 +117,17 @@ class GDP:
         each = deltas_for(self, releases, delta)
         if progress:
             progress(len(releases), len(releases))
-        return epsilon(np.array([gdp_mu(release) for release in releases]), each) * _ROUND_UP
+        mu = np.sqrt([_mu_squared(release) for release in releases]) * ROUND_UP
+        return epsilon(mu, each) * ROUND_UP
 
 
-def gdp_mu(release: Release) -> float:
-    """μ of unsampled Gaussian steps: μ² adds up (Dong et al. 2022, Corollary 3.3)."""
-    squares = 0.0
-    for part in leaves(release):
-        if isinstance(part, Gaussian) or (isinstance(part, SampledGaussian) and part.rate == 1):
-            squares += part.count / part.noise_multiplier**2
-        elif not (isinstance(part, SampledGaussian) and part.rate == 0):
-            raise Unsupported(f"the gdp accountant has no proven bound for {part}")
-    return math.sqrt(squares) * _ROUND_UP
+def _mu_squared(release: Release) -> float:
+    """μ² of unsampled Gaussian steps, which adds up (Dong et al. 2022, Corollary 3.3); NaN for anything else."""
+    match release:
+        case Gaussian(noise_multiplier, count) | SampledGaussian(1.0, noise_multiplier, count):
+            return count / noise_multiplier**2
+        case SampledGaussian(0.0, _, _):
+            return 0.0
+        case Composed(releases):
+            return sum(map(_mu_squared, releases), 0.0)
+    return math.nan

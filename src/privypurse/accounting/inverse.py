@@ -17,12 +17,18 @@ import numpy as np
 
 from privypurse._validate import float_vector, refuse
 from privypurse.accounting.accountant import Accountant, Progress
+from privypurse.accounting.rdp import RDP
 from privypurse.accounting.releases import Release
 from privypurse.arrays import FloatArray, IntArray, frozen
 from privypurse.errors import InfeasibleBudget, InvalidInput
 
-_MOST_ROUNDS = 60
+_MOST_TRIES = 60
+_SLACK = 5e-4  # of ε: what may stay unused
 _FLAT = 1e-9  # a step in log ε below this is no rise to interpolate on
+
+
+GUIDE = RDP()
+"""A quick accountant that says where a search begins. It decides how long that takes, not what is found."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +100,9 @@ class Inverse:
         accountant: Accountant,
         release_at: Callable[[float], Release],
         axis: Axis,
-        *,
-        guide: Accountant | None = None,
-        slack: float,
         progress: Progress | None = None,
     ) -> None:
-        """``guide`` is a quicker accountant that says where to search; ``slack`` the share of ε that may stay."""
-        self._accountant, self._guide = accountant, guide or accountant
-        self._release_at, self._axis = release_at, axis
-        self._slack, self._progress = slack, progress
+        self._accountant, self._release_at, self._axis, self._progress = accountant, release_at, axis, progress
         self._nodes: dict[tuple[str, int, float], float] = {}
 
     def guess(self, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
@@ -112,31 +112,24 @@ class Inverse:
     def certified(self, epsilon: FloatArray, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
         """For each ε a parameter, and the ε that the accountant evaluated there: at most the one asked for.
 
-        It is at least 1 - slack of it, unless even the largest parameter costs less. ε that even the smallest
+        It is at least 1 - `_SLACK` of it, unless even the largest parameter costs less. ε that even the smallest
         parameter exceeds are an `InfeasibleBudget`.
         """
         curves, feasible = self._curves(epsilon, delta)
         if not feasible:
             self._refuse(epsilon, delta)
-        search = _Search(curves, np.asarray(epsilon, dtype=np.float64), np.asarray(delta), self._slack)
-        for _ in range(_MOST_ROUNDS):
+        search = _Search(curves, np.asarray(epsilon, dtype=np.float64), np.asarray(delta))
+        for _ in range(_MOST_TRIES):
             rows = search.open_rows()
             if rows.size == 0:
                 break
             position = search.next_positions(rows)
-            parameters = self._axis.at(position)
-            search.learn(rows, position, self._evaluate(self._accountant, parameters, delta[rows], self._progress))
+            found = self._accountant.epsilons(self._releases(position), delta[rows], self._progress)
+            search.learn(rows, position, found)
         return self._axis.at(search.low), search.low_epsilon
 
-    def _evaluate(
-        self,
-        accountant: Accountant,
-        parameters: FloatArray,
-        delta: FloatArray,
-        progress: Progress | None = None,
-    ) -> FloatArray:
-        releases = [self._release_at(value) for value in parameters.tolist()]
-        return accountant.epsilons(releases, delta, progress)
+    def _releases(self, position: FloatArray) -> list[Release]:
+        return [self._release_at(parameter) for parameter in self._axis.at(position).tolist()]
 
     def _at_nodes(self, accountant: Accountant, nodes: Sequence[int], deltas: FloatArray) -> FloatArray:
         """ε at each node (row) and δ (column), remembered."""
@@ -148,7 +141,7 @@ class Inverse:
         ]
         if missing:
             where, at = np.array(missing, dtype=np.float64).T
-            values = self._evaluate(accountant, self._axis.at(where), at)
+            values = accountant.epsilons(self._releases(where), at)
             for (node, delta), value in zip(missing, values.tolist(), strict=True):
                 self._nodes[accountant.name, node, delta] = value
         return np.array([[self._nodes[accountant.name, node, delta] for delta in deltas.tolist()] for node in nodes])
@@ -176,7 +169,7 @@ class Inverse:
         low, high = self._axis.lowest, self._axis.highest
         while low < high:
             middle = (low + high) // 2
-            if (self._at_nodes(self._guide, [middle], deltas)[0] > most).all():
+            if (self._at_nodes(GUIDE, [middle], deltas)[0] > most).all():
                 high = middle
             else:
                 low = middle + 1
@@ -243,25 +236,25 @@ def _harmonic(one: FloatArray, other: FloatArray) -> FloatArray:
 class _Search:
     """A bracketed search for many ε at once. Each row sees its own evaluations only."""
 
-    def __init__(self, curves: _Curves, target: FloatArray, delta: FloatArray, slack: float) -> None:
+    def __init__(self, curves: _Curves, target: FloatArray, delta: FloatArray) -> None:
         # A hair less than the promise, so that computing the same once more cannot end above it.
-        self._target, self._slack = target * (1 - 1e-9), slack
-        self._aim = np.log(target) + np.log1p(-slack / 2)
+        self._target = target * (1 - 1e-9)
+        self._aim = np.log(target) + np.log1p(-_SLACK / 2)
         self.low, self.low_epsilon, self._high, self._high_epsilon = curves.bracket(target, delta)
         self._first, self._slope = curves.position(np.exp(self._aim), delta)
-        self._round = 0
+        self._tries = 0
 
     def open_rows(self) -> np.ndarray:
-        reached = self.low_epsilon >= self._target * (1 - self._slack)
+        reached = self.low_epsilon >= self._target * (1 - _SLACK)
         stuck = self._high - self.low < 1e-7
         return np.flatnonzero(~(reached | stuck | np.isinf(self._high)))
 
     def next_positions(self, rows: np.ndarray) -> FloatArray:
         """First the interpolated guess, then a step along its slope, then secants with a bisection in between."""
         low, high = self.low[rows], self._high[rows]
-        if self._round < 2:
+        if self._tries < 2:
             wish = self._first[rows]
-        elif self._round % 3 == 1:
+        elif self._tries % 3 == 1:
             wish = (low + high) / 2
         else:
             bottom = np.log(np.maximum(self.low_epsilon[rows], 1e-300))
@@ -279,4 +272,4 @@ class _Search:
         self._high[rows] = np.where(fits, self._high[rows], position)
         self._high_epsilon[rows] = np.where(fits, self._high_epsilon[rows], epsilon)
         self._first[rows] = position + (self._aim[rows] - np.log(np.maximum(epsilon, 1e-300))) * self._slope[rows]
-        self._round += 1
+        self._tries += 1

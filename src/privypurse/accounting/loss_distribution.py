@@ -60,14 +60,14 @@ class LossDistribution:
             slop=count * self.slop + slop,
         )
 
-    def plus(self, other: LossDistribution, precision: Any = np.float64) -> LossDistribution:
+    def plus(self, other: LossDistribution) -> LossDistribution:
         """The distribution of one loss from each, added up."""
         size = self.mass.size + other.mass.size - 1
         length = fft.next_fast_len(size, real=True)
-        spectrum = fft.rfft(self.mass.astype(precision), length) * fft.rfft(other.mass.astype(precision), length)
-        off = float(transform_error(length + 1, precision))
+        spectrum = fft.rfft(self.mass, length) * fft.rfft(other.mass, length)
+        off = float(transform_error(length + 1, np.float64))
         weight = math.sqrt(2 * float(np.sum(np.abs(spectrum) ** 2)))
-        mass = np.maximum(fft.irfft(spectrum, length)[:size], 0.0).astype(np.float64)
+        mass = np.maximum(fft.irfft(spectrum, length)[:size], 0.0)
         # Cut tails of less than _TAIL: the upper goes to infinity, the lower up to the first point that is kept.
         below, above = np.cumsum(mass), np.cumsum(mass[::-1])[::-1]
         kept = np.flatnonzero((below > _TAIL) & (above > _TAIL))

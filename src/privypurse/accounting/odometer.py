@@ -6,18 +6,16 @@ charged at that grid norm, whether the person was drawn or not (rule 1). The sta
 and grid norm; what they cost is one matrix product.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
-from privypurse._validate import integer
-from privypurse.accounting import conversion, sampled_gaussian, trajectories
-from privypurse.accounting.accountant import Progress
+from privypurse._validate import integer, one_of
+from privypurse.accounting import sampled_gaussian, trajectories
+from privypurse.accounting.accountant import ROUND_UP, Progress
 from privypurse.accounting.pld import PLD
-from privypurse.accounting.rdp import ORDERS
+from privypurse.accounting.rdp import ORDERS, epsilon_from_rdp
 from privypurse.accounting.releases import SampledGaussian
 from privypurse.accounting.sampled_step_filter import StepFilter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
@@ -25,11 +23,12 @@ from privypurse.errors import InvalidInput
 
 FOREVER = np.iinfo(np.int64).max
 _ELEMENTS = 2**24  # of counts that are turned into ε at once
-_UP = 1 + 1e-12
 _PASSES = 16  # norm passes whose steps are added to the counts in one sweep
 _PEOPLE = 2048  # at a time in a sweep: so many counts stay in the processor's cache
 _MOST_STEPS = int(np.iinfo(np.uint32).max)  # that a count holds
 _MOST_WORST_CASES = 8  # of different (steps, δ): usually there is one
+_EACH: dict[str, Any] = {"grid_norm": np.uint16, "allowed": np.int64, "last": np.uint16}
+"""What is kept for each person beside the counts."""
 
 
 def renyi_epsilons(counts: AnyArray, rate: float, noise_multipliers: FloatArray, delta: FloatArray) -> FloatArray:
@@ -44,7 +43,7 @@ def renyi_epsilons(counts: AnyArray, rate: float, noise_multipliers: FloatArray,
     for begin in range(0, out.size, rows):
         some = slice(begin, begin + rows)
         taken = counts[some].astype(np.float64)
-        spent = conversion.epsilon_from_rdp(taken @ table * _UP, ORDERS, delta[some]) * _UP + 1e-14
+        spent = epsilon_from_rdp(taken @ table * ROUND_UP, ORDERS, delta[some]) * ROUND_UP + 1e-14
         out[some] = np.where(taken[:, 1:].any(axis=1), spent, 0.0)
     return out
 
@@ -225,8 +224,7 @@ class Odometer:
         "rdp" takes the best of all orders, "pld" composes loss distributions, which is tighter: both may, since
         the trajectory is taken as fixed (Yu et al. 2023, Theorem 3.1).
         """
-        if accountant not in ("rdp", "pld"):
-            raise InvalidInput(f"accountant is {accountant!r}; choose 'rdp' or 'pld'")
+        one_of(accountant, "accountant", ("rdp", "pld"))
         people = np.arange(self.people) if who is None else np.asarray(who, dtype=np.int64)
         each = np.broadcast_to(np.asarray(delta, dtype=np.float64), people.shape)
         out = np.empty(people.size)
@@ -262,28 +260,21 @@ class Odometer:
 
     def state(self) -> dict[str, Any]:
         """All that is needed to go on later, settled."""
-        state: dict[str, Any] = {
-            "counts": frozen(self.counts.copy()),
-            "grid_norm": frozen(self.grid_norm.copy()),
-            "allowed": frozen(self.allowed.copy()),
-            "last": frozen(self.last.copy()),
-            "filtering": self._filtering,
-        }
+        arrays = {"counts": self.counts, **{name: getattr(self, name) for name in _EACH}}
         if self.purses is not None:
-            state["spent"] = frozen(self.purses.spent.copy())
-        return state
+            arrays["spent"] = self.purses.spent
+        return {"filtering": self._filtering, **{name: frozen(array.copy()) for name, array in arrays.items()}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         if np.shape(state["counts"]) != (self.people, self.grid_size + 1):
             raise InvalidInput("what was counted before is about other people, or other grid norms")
-        each = ("grid_norm", "allowed", "last", *(() if self.purses is None else ("spent",)))
+        each = (*_EACH, *(() if self.purses is None else ("spent",)))
         if any(np.shape(state.get(name, 0)) != (self.people,) for name in each):
             raise InvalidInput(f"what was counted before is not whole: {', '.join(each)} are needed for everyone")
         self._counts, self._unwritten = np.array(state["counts"], dtype=np.uint32).ravel(), []
-        self.grid_norm = np.array(state["grid_norm"], dtype=np.uint16)
-        self.allowed = np.array(state["allowed"], dtype=np.int64)
-        self.last = np.array(state["last"], dtype=np.uint16)
+        for name, kind in _EACH.items():
+            setattr(self, name, np.array(state[name], dtype=kind))
         self.elapsed, self._filtering = 0, bool(state["filtering"])
         self._steps = int(self._counts[: self.grid_size + 1].sum(dtype=np.int64))  # everyone's counts add up to it
         if self.purses is not None:

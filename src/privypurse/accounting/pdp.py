@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privypurse._validate import float_vector
-from privypurse.accounting.conversion import epsilon_from_rdp, epsilon_from_rdp_mironov
+from privypurse.accounting.rdp import epsilon_from_rdp, epsilon_from_rdp_mironov
 from privypurse.arrays import FloatArray, frozen
 from privypurse.errors import InvalidInput
 

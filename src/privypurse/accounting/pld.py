@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from privypurse.accounting import loss_distribution
-from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves, made_of
+from privypurse.accounting.accountant import ROUND_UP, Progress, deltas_for
 from privypurse.accounting.loss_distribution import LossDistribution
 from privypurse.accounting.releases import (
     ClientSampled,
@@ -19,6 +19,9 @@ from privypurse.accounting.releases import (
     Release,
     SampledGaussian,
     SampledRound,
+    costs_nothing,
+    leaves,
+    made_of,
 )
 from privypurse.arrays import FloatArray
 from privypurse.errors import Unsupported
@@ -28,7 +31,6 @@ _MOST_POINTS = 60_000  # of one step's distribution
 _MOST_COMPOSED = 2**21  # about, of a composed one
 _WIDEST = 0.01
 _LEAST_SPREAD = 1e-30
-_ROUND_UP = 1 + 1e-12
 _WORTH_MORE_DIGITS = 1e-3  # of δ: arithmetic may lose that much before it is done again in long double
 
 
@@ -60,7 +62,7 @@ class PLD:
             out[indices] = _epsilons(release, each[indices])
             if progress:
                 progress(done + 1, len(wanted))
-        return out * _ROUND_UP
+        return out * ROUND_UP
 
 
 def _epsilons(release: Release, deltas: FloatArray) -> FloatArray:
@@ -187,8 +189,8 @@ def distributions(release: Release, step: float, precision: Any = np.float64) ->
             inside = distributions(inner, step, precision)
             return tuple(one.mixed(rate).repeated(count, precision) for one in inside)
         case SampledRound(rate, inner, count):
-            removing, adding = _both(distributions(inner, step, precision))
-            rounds = removing.drawn(rate), adding.drawn(rate, adding=True)
+            inside = distributions(inner, step, precision)
+            rounds = inside[0].drawn(rate), inside[-1].drawn(rate, adding=True)
             return tuple(one.repeated(count, precision) for one in rounds)
         case Composed(releases):
             parts = [distributions(part, step, precision) for part in releases]
@@ -210,8 +212,3 @@ def _steps(
     """Sampled Gaussian steps composed, remembered: people of a round share them."""
     once = loss_distribution.sampled_gaussian(rate, noise_multiplier, step, count)
     return tuple(one.repeated(count, precision) for one in once)
-
-
-def _both(directions: tuple[LossDistribution, ...]) -> tuple[LossDistribution, LossDistribution]:
-    """Of removing and of adding, which may be alike."""
-    return directions[0], directions[-1]

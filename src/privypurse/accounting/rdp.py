@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special
 
-from privypurse.accounting import conversion, sampled_gaussian
-from privypurse.accounting.accountant import Progress, costs_nothing, deltas_for, leaves, made_of
+from privypurse.accounting import sampled_gaussian
+from privypurse.accounting.accountant import ROUND_UP, Progress, deltas_for
 from privypurse.accounting.releases import (
     ClientSampled,
     Composed,
@@ -16,12 +16,14 @@ from privypurse.accounting.releases import (
     Release,
     SampledGaussian,
     SampledRound,
+    costs_nothing,
+    leaves,
+    made_of,
 )
 from privypurse.arrays import FloatArray, frozen
 from privypurse.errors import InvalidInput
 
 _LARGEST_SUM = 256  # orders beyond it are hardly ever the best for a round; amplification is not counted there
-_ROUND_UP = 1 + 1e-12  # more than all the rounding of the few operations after the certified kernels
 
 
 def default_orders() -> FloatArray:
@@ -35,6 +37,27 @@ def default_orders() -> FloatArray:
 ORDERS = default_orders()
 
 
+def epsilon_from_rdp(rdp: FloatArray, orders: FloatArray, delta: FloatArray | float) -> FloatArray:
+    """The best ε over all orders; ``rdp[..., k]`` is the cost at ``orders[k]``, ``delta`` broadcasts to the rest.
+
+    Canonne, Kamath & Steinke (2020, arXiv 2004.00010), Proposition 12: ε = ρ + log((α-1)/α) - (log δ + log α)/(α-1).
+    It never falls below about (log 1/δ - log α)/(α-1) at the largest order, even for ρ = 0; that keeps it
+    continuous in ρ, which look-ups rely on.
+
+    The best order may be taken because the curve is that of releases fixed beforehand. A filter may not
+    (rule 5).
+    """
+    dlt = np.asarray(delta, dtype=np.float64)[..., None]
+    epsilon = rdp + np.log1p(-1.0 / orders) - (np.log(dlt) + np.log(orders)) / (orders - 1.0)
+    return np.asarray(np.maximum(epsilon.min(axis=-1), 0.0), dtype=np.float64)
+
+
+def epsilon_from_rdp_mironov(rdp: FloatArray, orders: FloatArray, delta: FloatArray | float) -> FloatArray:
+    """Mironov (2017, arXiv 1702.07476), Proposition 3: ε = ρ + log(1/δ)/(α-1). Looser; for comparison."""
+    dlt = np.asarray(delta, dtype=np.float64)[..., None]
+    return np.asarray((rdp - np.log(dlt) / (orders - 1.0)).min(axis=-1), dtype=np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class RDP:
     """Rényi differential privacy over a fixed list of orders.
@@ -44,7 +67,7 @@ class RDP:
     """
 
     orders: FloatArray = field(default_factory=lambda: ORDERS)
-    convert: Callable[[FloatArray, FloatArray, FloatArray | float], FloatArray] = conversion.epsilon_from_rdp
+    convert: Callable[[FloatArray, FloatArray, FloatArray | float], FloatArray] = epsilon_from_rdp
     name: str = "rdp"
     smallest_delta: float = 1e-300
 
@@ -74,25 +97,25 @@ class RDP:
     def _curve(self, release: Release, steps: Mapping[tuple[float, float], FloatArray]) -> FloatArray:
         match release:
             case Gaussian(noise_multiplier, count):  # Mironov (2017, arXiv 1702.07476), Proposition 7
-                return count * self.orders / (2 * noise_multiplier**2) * _ROUND_UP
+                return count * self.orders / (2 * noise_multiplier**2) * ROUND_UP
             case SampledGaussian(rate, noise_multiplier, count):
-                return count * steps[rate, noise_multiplier] * _ROUND_UP
+                return count * steps[rate, noise_multiplier] * ROUND_UP
             case PureDP(epsilon, count):
-                return count * randomised_response(epsilon, self.orders) * _ROUND_UP
+                return count * randomised_response(epsilon, self.orders) * ROUND_UP
             case ClientSampled(rate, inner, count):
-                return count * client_sampled(self._curve(inner, steps), self.orders, rate) * _ROUND_UP
+                return count * client_sampled(self._curve(inner, steps), self.orders, rate) * ROUND_UP
             case SampledRound(rate, inner, count):
-                return count * sampled_round(self._curve(inner, steps), self.orders, rate) * _ROUND_UP
+                return count * sampled_round(self._curve(inner, steps), self.orders, rate) * ROUND_UP
             case Composed(releases):  # Mironov (2017), Proposition 1
                 parts = [self._curve(part, steps) for part in releases]
-                return np.asarray(np.sum(parts, axis=0) * _ROUND_UP if parts else np.zeros(self.orders.size))
+                return np.asarray(np.sum(parts, axis=0) * ROUND_UP if parts else np.zeros(self.orders.size))
 
     def epsilons(
         self, releases: Sequence[Release], delta: FloatArray | float, progress: Progress | None = None
     ) -> FloatArray:
         each = deltas_for(self, releases, delta)
         # Near 0 the conversion subtracts numbers of size 1; the absolute margin covers their rounding.
-        epsilon = self.convert(self.curves(releases), self.orders, each) * _ROUND_UP + 1e-14
+        epsilon = self.convert(self.curves(releases), self.orders, each) * ROUND_UP + 1e-14
         if progress:
             progress(len(releases), len(releases))
         # A conversion gives nothing below about log(1/δ)/α; but who takes no part at all pays nothing.
@@ -156,13 +179,12 @@ def sampled_round(inner: FloatArray, orders: FloatArray, rate: float) -> FloatAr
     rounding = 64 * np.finfo(np.float64).eps * (alpha * (10 + np.abs(np.log(rate)) - np.log1p(-rate)) + excess)
     removing = np.interp(orders, np.append(1, alpha), np.append(0.0, np.logaddexp(0.0, sums + rounding)))
     by_tangent = np.interp(1.0 + rate * (orders - 1.0), nodes, moments)  # (α-1)·π·ρ(a) is (a-1)·ρ(a)
-    spread = np.minimum(
-        orders - 1.0, 700.0 / max(-np.log1p(-rate), 1e-300)
-    )  # beyond it the other bound is the smaller anyway
+    # Beyond it the other bound is the smaller anyway.
+    spread = np.minimum(orders - 1.0, 700.0 / max(-np.log1p(-rate), 1e-300))
     whole = np.expm1(-spread * np.log1p(-rate))
     beyond = whole * (1 + 16 * np.finfo(np.float64).eps) - spread * rate
     with np.errstate(over="ignore"):  # ∞ is a bound too
         by_square = np.where(spread == orders - 1.0, np.log1p(beyond * np.expm1(min(excess[0], 300.0))), np.inf)
     adding = np.minimum(by_tangent, by_square if excess[0] < 300.0 else np.inf)
     amplified = np.where(orders <= alpha[-1], np.maximum(removing, adding), unsampled)
-    return np.asarray(np.minimum(amplified, unsampled) / (orders - 1.0) * _ROUND_UP, dtype=np.float64)
+    return np.asarray(np.minimum(amplified, unsampled) / (orders - 1.0) * ROUND_UP, dtype=np.float64)

@@ -7,28 +7,49 @@ contributes" and "the record contributes nothing".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from privypurse._validate import integer, real
 from privypurse.errors import InvalidInput
 
-_POSITIVE, _PROBABILITY = {"above": 0.0}, {"least": 0.0, "most": 1.0}
+_LIMITS: dict[str, dict[str, Any]] = {
+    "noise_multiplier": {"above": 0.0},
+    "epsilon": {"above": 0.0},
+    "rate": {"least": 0.0, "most": 1.0},
+    "ClientSampled.rate": {"above": 0.0, "most": 1.0},
+}
+
+
+class _Checked:
+    """Fields that are floats within their limits, a whole number of times and a release inside, or an error.
+
+    An int σ changes results in libraries that look at the type, so none stays int.
+    """
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        for name, value in vars(self).items():
+            place = f"{kind}.{name}"
+            if name == "count":
+                object.__setattr__(self, name, integer(value, place, least=0))
+            elif name != "release":
+                object.__setattr__(self, name, real(value, place, **_LIMITS.get(place, _LIMITS[name])))
+            elif not isinstance(value, Release):
+                raise InvalidInput(f"{place} must be a release, not {type(value).__name__}")
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(_Checked):
     """``count`` adaptive steps, each a sum with Gaussian noise: ‖contribution‖ ≤ noise std / noise_multiplier."""
 
     noise_multiplier: float
     count: int = 1
 
-    def __post_init__(self) -> None:
-        _check(self, noise_multiplier=_POSITIVE)
-
 
 @dataclass(frozen=True)
-class SampledGaussian:
+class SampledGaussian(_Checked):
     """``count`` adaptive Gaussian steps that the record enters with probability ``rate``, unseen, each anew.
 
     The cost is a function of the rate, never of whether the record was drawn (rule 1). A rate of 0 is a
@@ -39,23 +60,17 @@ class SampledGaussian:
     noise_multiplier: float
     count: int = 1
 
-    def __post_init__(self) -> None:
-        _check(self, rate=_PROBABILITY, noise_multiplier=_POSITIVE)
-
 
 @dataclass(frozen=True)
-class PureDP:
+class PureDP(_Checked):
     """``count`` adaptive steps that are each ``epsilon``-DP with δ = 0."""
 
     epsilon: float
     count: int = 1
 
-    def __post_init__(self) -> None:
-        _check(self, epsilon=_POSITIVE)
-
 
 @dataclass(frozen=True)
-class ClientSampled:
+class ClientSampled(_Checked):
     """``count`` rounds; in each the record's client joins with probability ``rate`` and then makes ``release``.
 
     For those who cannot see who joined (rule 8); whoever sees it charges ``release`` for each joined round.
@@ -66,12 +81,9 @@ class ClientSampled:
     release: Release
     count: int = 1
 
-    def __post_init__(self) -> None:
-        _check(self, rate={"above": 0.0, "most": 1.0})
-
 
 @dataclass(frozen=True)
-class SampledRound:
+class SampledRound(_Checked):
     """``count`` rounds; the record is drawn into each with probability ``rate``, unseen, and then makes ``release``.
 
     A record that is not drawn contributes nothing to the whole round (in `ClientSampled` its client's other records
@@ -81,9 +93,6 @@ class SampledRound:
     rate: float
     release: Release
     count: int = 1
-
-    def __post_init__(self) -> None:
-        _check(self, rate=_PROBABILITY)
 
 
 @dataclass(frozen=True)
@@ -102,14 +111,30 @@ class Composed:
 Release = Gaussian | SampledGaussian | PureDP | ClientSampled | SampledRound | Composed
 
 
-def _check(release: Release, **limits: dict[str, Any]) -> None:
-    """Each of these fields as a float within its limits, and the count as a whole number from 0 on, or an error.
+def leaves(release: Release) -> Iterator[Release]:
+    """The releases that a release is made of, taken apart."""
+    if isinstance(release, Composed):
+        for part in release.releases:
+            yield from leaves(part)
+    elif isinstance(release, ClientSampled | SampledRound):
+        yield from leaves(release.release)
+    else:
+        yield release
 
-    An int σ changes results in libraries that look at the type, so none stays int.
-    """
-    kind = type(release).__name__
-    for name, span in limits.items():
-        object.__setattr__(release, name, real(getattr(release, name), f"{kind}.{name}", **span))
-    object.__setattr__(release, "count", integer(getattr(release, "count"), f"{kind}.count", least=0))  # noqa: B009
-    if not isinstance(inner := getattr(release, "release", release), Release):
-        raise InvalidInput(f"{kind}.release must be a release, not {type(inner).__name__}")
+
+def made_of(release: Release, *kinds: type) -> bool:
+    """Whether a release, taken apart, has leaves of these kinds only."""
+    return all(isinstance(leaf, kinds) for leaf in leaves(release))
+
+
+def costs_nothing(release: Release) -> bool:
+    """Whether the record takes no part: decided by what the release is, not by a number that rounded to 0."""
+    match release:
+        case SampledGaussian(rate, _, count):
+            return rate == 0 or count == 0
+        case ClientSampled(rate, inner, count) | SampledRound(rate, inner, count):
+            return rate == 0 or count == 0 or costs_nothing(inner)
+        case Composed(releases):
+            return all(costs_nothing(part) for part in releases)
+        case Gaussian(_, count) | PureDP(_, count):
+            return count == 0

@@ -3,13 +3,12 @@
 A gradient norm is known rounded up to one of a few grid norms, shares of the person's clip norm; see `odometer`.
 """
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np
 
 from privypurse.accounting import sampled_gaussian
+from privypurse.accounting.accountant import ROUND_UP
 from privypurse.accounting.filters import RenyiCurrency, best_order, renyi_purse
 from privypurse.accounting.rdp import ORDERS
 from privypurse.arrays import AnyArray, FloatArray, IntArray
@@ -17,7 +16,6 @@ from privypurse.arrays import AnyArray, FloatArray, IntArray
 _TYPICAL = {1.0: 0.1, 0.5: 0.2, 0.3: 0.3, 0.1: 0.4}
 """Shares of the clip norm, and of the steps: gradients shrink. Orders are chosen for such a course of training."""
 _SUMMING = 1 - 1e-8  # of a purse: more than adding up ten million costs may hide
-_UP = 1 + 1e-12
 _MOST = 2**40  # steps that are as good as for ever
 
 
@@ -53,7 +51,7 @@ class StepFilter:
             noise = noise_multiplier[rows, None] / shares
             rates = np.broadcast_to(rate[rows, None], noise.shape)
             at_order = sampled_gaussian.rdp(rates.ravel(), noise.ravel(), np.array([order]))
-            self.cost[rows, 1:] = at_order.reshape(noise.shape) * _UP
+            self.cost[rows, 1:] = at_order.reshape(noise.shape) * ROUND_UP
         # A larger grid norm never costs less: rounding may not say otherwise.
         self.cost = np.maximum.accumulate(self.cost, axis=1)
         self.total = renyi_purse(self.order, epsilon, delta) * _SUMMING

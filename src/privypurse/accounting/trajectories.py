@@ -28,13 +28,13 @@ import numpy as np
 from scipy import special
 
 from privypurse.accounting import loss_distribution, sampled_gaussian
-from privypurse.accounting.accountant import Progress
+from privypurse.accounting.accountant import ROUND_UP, Progress, checked_deltas
 from privypurse.accounting.characteristic_functions import Folded, Logarithms, Spectra, first_below
 from privypurse.accounting.pld import PLD
 from privypurse.accounting.rdp import ORDERS
 from privypurse.accounting.releases import Composed, SampledGaussian
 from privypurse.arrays import AnyArray, FloatArray, IntArray
-from privypurse.errors import InvalidInput, Unsupported
+from privypurse.errors import InvalidInput
 
 _GRID = 5e-4  # of ε, about: what putting the losses on a grid may cost
 _CHORD = 4e-4  # of ε, about: what reading δ off at some ε only may cost
@@ -47,7 +47,6 @@ _MOST_TABLE = 2**24  # kinds of step times grid points: a few hundred megabytes 
 _MOST_POINTS = 2**20
 _MOST_ONE_STEP = 2**19
 _ELEMENTS = 2**21  # of one work array
-_ROUND_UP = 1 + 1e-12
 
 
 def epsilons(
@@ -92,14 +91,7 @@ def _checked(
         raise InvalidInput(f"counts must be 0 or more; the smallest is {steps.min()}")
     if not 0 <= rate <= 1:
         raise InvalidInput(f"rate is {rate}; a probability must lie in [0, 1]")
-    each = np.broadcast_to(np.asarray(delta, dtype=np.float64), steps.shape[0])
-    least = PLD().smallest_delta
-    if each.size and not (each.min() >= least and each.max() < 1):
-        raise Unsupported(
-            f"δ = {each.min():g} is outside [{least:g}, 1) where loss distributions hold in double precision; "
-            'choose a larger δ, or accountant="rdp"'
-        )
-    return steps, sigma, each
+    return steps, sigma, checked_deltas(PLD(), delta, steps.shape[0])
 
 
 def _distinct(steps: IntArray, each: FloatArray, rows: IntArray) -> tuple[IntArray, IntArray]:
@@ -285,7 +277,7 @@ class _Group:
         if lost.size:  # few, and only where rounding matters or the grid was chosen badly
             releases = [_as_release(steps[row], self.kinds) for row in rows[lost].tolist()]
             worst[lost] = PLD().epsilons(releases, each[rows[lost]])
-        return worst * _ROUND_UP
+        return worst * ROUND_UP
 
     def _parts(self) -> Iterator[slice]:
         return _chunks(self.members.size, self.kinds.columns.size)

@@ -1,7 +1,5 @@
 """Simulation-CurveFitting of Liu et al. (2024, arXiv 2401.16251), §6.1, with every rate checked and corrected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +8,7 @@ import numpy as np
 from scipy import optimize
 
 from privypurse.accounting import RDP, Release, SampledGaussian
-from privypurse.accounting.conversion import epsilon_from_rdp_mironov
+from privypurse.accounting.rdp import epsilon_from_rdp_mironov
 from privypurse.arrays import FloatArray
 from privypurse.assignment.method import UNUSED, Assignment, Calibrator
 from privypurse.assignment.sample import solved_noise

@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from privypurse.accounting import RDP, Accountant, Gaussian, Progress, Release, SampledGaussian
+from privypurse._validate import one_of
+from privypurse.accounting import Accountant, Gaussian, Progress, Release, SampledGaussian
 from privypurse.accounting.inverse import INVERSE_NOISE, RATE, Axis, Inverse
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import Budgets
@@ -55,14 +56,9 @@ class Calibrator:
     accountant: Accountant
     progress: Progress | None = None
 
-    @property
-    def guide(self) -> Accountant:
-        """A quick accountant that says where the search begins. It decides how long that takes, not what is found."""
-        return RDP()
-
     def inverse(self, release_at: Callable[[float], Release], axis: Axis) -> Inverse:
         """ε → the parameter of these releases."""
-        return Inverse(self.accountant, release_at, axis, guide=self.guide, slack=5e-4, progress=self.progress)
+        return Inverse(self.accountant, release_at, axis, self.progress)
 
     def _nodes(self, axis: Axis) -> Axis:
         # The Rényi curve is quick to evaluate but kinked; that of a loss distribution is slow but smooth.
@@ -70,19 +66,14 @@ class Calibrator:
 
     def rates(self, noise_multiplier: float) -> Inverse:
         """ε → sampling rate, at this noise multiplier."""
-
-        def at(rate: float) -> Release:
-            return self.shape.facing(SampledGaussian(min(rate, 1.0), noise_multiplier, self.shape.steps))
-
-        return self.inverse(at, self._nodes(RATE))
+        return self.inverse(lambda rate: self._faced(min(rate, 1.0), noise_multiplier), self._nodes(RATE))
 
     def inverse_noise(self, rate: float) -> Inverse:
         """ε → 1 / effective noise multiplier, at this sampling rate."""
+        return self.inverse(lambda inverse: self._faced(rate, 1.0 / inverse), self._nodes(INVERSE_NOISE))
 
-        def at(inverse_noise: float) -> Release:
-            return self.shape.facing(SampledGaussian(rate, 1.0 / inverse_noise, self.shape.steps))
-
-        return self.inverse(at, self._nodes(INVERSE_NOISE))
+    def _faced(self, rate: float, noise_multiplier: float) -> Release:
+        return self.shape.facing(SampledGaussian(rate, noise_multiplier, self.shape.steps))
 
 
 def refuse_unreachable(levels: Levels, calibrator: Calibrator) -> None:
@@ -103,9 +94,10 @@ def refuse_unreachable(levels: Levels, calibrator: Calibrator) -> None:
 
 def named(method: str | Any, known: Mapping[str, M]) -> M | Any:
     """The method of that name with its usual settings; a method object as it is."""
-    if isinstance(method, str) and method not in known:
-        raise InvalidInput(f"method is {method!r}; choose one of {', '.join(map(repr, known))}")
-    return known[method] if isinstance(method, str) else method
+    if not isinstance(method, str):
+        return method
+    one_of(method, "method", known)
+    return known[method]
 
 
 def require_budgets(budgets: Any) -> None:

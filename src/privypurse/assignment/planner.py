@@ -1,7 +1,5 @@
 """plan: from everyone's budget to a training plan that keeps every one of them."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 

@@ -11,8 +11,6 @@ budgets alone, and the schedule can be composed tightly: noise is solved so that
 what the most generous grant, and each other person's chances so that they spend their own ε.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,8 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from privypurse._validate import integer, real
-from privypurse.accounting import Composed, Progress, SampledGaussian, SampledRound, accountant_named
+from privypurse._validate import integer, one_of, real
+from privypurse.accounting import Accountant, Composed, Progress, SampledGaussian, SampledRound, accountant_named
 from privypurse.accounting.inverse import Axis
 from privypurse.arrays import FloatArray
 from privypurse.assignment.method import (
@@ -42,6 +40,8 @@ from privypurse.plans.schedule import Round, Schedule
 
 _LEFT = 0.02  # of the largest ε: rounds for less than this are not worth their noise
 _CLOSE = 5e-4  # of ε: how near the noise is solved
+_Inner = list[SampledGaussian]
+"""For each round the steps of whoever was drawn into it."""
 _NOMINAL = Axis(lowest_decade=-6, highest_decade=10, per_decade=8)
 """Of a nominal budget, which decides the chances of all rounds together."""
 
@@ -84,8 +84,7 @@ class Groups:
     name: ClassVar[str] = "groups"
 
     def __post_init__(self) -> None:
-        if self.order not in ("strict-first", "relaxed-first"):
-            raise InvalidInput(f'order is {self.order!r}; choose "strict-first" or "relaxed-first"')
+        one_of(self.order, "order", ("strict-first", "relaxed-first"))
 
 
 InRounds = PdpSgd | AdaPdp | Sampling | Groups
@@ -117,7 +116,7 @@ def schedule(
     shape = TrainingShape(steps=1, batch_size=batch_size, clip_norm=clip_norm)
     levels, level_of = budgets.levels()
     require_people(shape, levels, "lower it")
-    work = _Work(levels, shape, real(epochs, "epochs", above=0), accountant, progress)
+    work = _Work(levels, shape, real(epochs, "epochs", above=0), accountant_named(accountant), progress)
     rounds = work.groups(chosen.order) if isinstance(chosen, Groups) else work.thresholds(chosen)
     made = Schedule(
         method=chosen.name,
@@ -143,7 +142,7 @@ class _Work:
     levels: Levels
     shape: TrainingShape
     epochs: float
-    accountant: str
+    accountant: Accountant
     progress: Progress | None
     unused: int = 0
 
@@ -157,8 +156,7 @@ class _Work:
         rates = np.minimum(1.0, self.shape.batch_size / expected).tolist()
         # Whoever is in every round spends the most generous ε, or in a single round its threshold.
         goal = taus[0] if method.rounds == 1 else float(self.levels.epsilon.max())
-        noise = self._solved_noise(taus, steps, rates, goal)
-        inner = [SampledGaussian(q, sigma, n) for q, sigma, n in zip(rates, noise, steps, strict=True)]
+        inner = self._solved(taus, steps, rates, goal)
 
         def faced(nominal: float) -> Composed:
             chances = nominal_chances(np.array([nominal]), taus)[0].tolist()
@@ -176,14 +174,14 @@ class _Work:
             )
         return tuple(
             Round(
-                threshold=taus[k],
-                noise_multiplier=noise[k],
-                steps=steps[k],
-                rate=rates[k],
-                chance=chances[:, k],
-                expected=float(self.levels.people @ chances[:, k]),
+                threshold=tau,
+                noise_multiplier=one.noise_multiplier,
+                steps=one.count,
+                rate=one.rate,
+                chance=chance,
+                expected=float(self.levels.people @ chance),
             )
-            for k in range(len(taus))
+            for tau, one, chance in zip(taus, inner, chances.T, strict=True)
         )
 
     def groups(self, order: str) -> tuple[Round, ...]:
@@ -213,7 +211,7 @@ class _Work:
         return (f"{self.unused:,} of {self.levels.total:,} people granted more than these rounds can use",)
 
     def _calibrator(self, steps: int) -> Calibrator:
-        return Calibrator(replace(self.shape, steps=steps), accountant_named(self.accountant), self.progress)
+        return Calibrator(replace(self.shape, steps=steps), self.accountant, self.progress)
 
     def _steps(self, taus: list[float], expected: FloatArray) -> FloatArray:
         """How many steps each round takes.
@@ -225,39 +223,33 @@ class _Work:
         steps = self.epochs * self.levels.total / self.shape.batch_size * share / share.sum()
         return np.asarray(np.maximum(steps, np.where(share == share.max(), 1.0, 0.0)))
 
-    def _solved_noise(self, taus: list[float], steps: list[int], rates: list[float], goal: float) -> list[float]:
-        """Noise for each round in the proportions of the thresholds, so that all rounds together cost ``goal``."""
+    def _solved(self, taus: list[float], steps: list[int], rates: list[float], goal: float) -> _Inner:
+        """Each round's steps, with noise in the proportions of the thresholds, so that all together cost ``goal``."""
         # Whoever is in every round holds the largest ε; that person's δ decides.
         strictest = self.levels.delta[np.argmax(self.levels.epsilon)][None]
-        accountant = accountant_named(self.accountant)
 
-        def noise(scale: float) -> list[float]:
+        def at(scale: float) -> _Inner:
             out = []
             for tau, n, q in zip(taus, steps, rates, strict=True):
                 inverse, _ = self._calibrator(n).inverse_noise(q).certified(np.array([tau * scale]), strictest)
-                out.append(float(1.0 / inverse[0]))
+                out.append(SampledGaussian(q, float(1.0 / inverse[0]), n))
             return out
 
-        def cost(sigmas: list[float]) -> float:
-            faced = Composed(
-                tuple(SampledGaussian(q, sigma, n) for q, sigma, n in zip(rates, sigmas, steps, strict=True))
-            )
-            return float(accountant.epsilons([faced], strictest)[0])
+        def cost(rounds: _Inner) -> float:
+            return float(self.accountant.epsilons([Composed(tuple(rounds))], strictest)[0])
 
-        if len(taus) == 1:
-            return noise(goal / taus[0])
-        return _largest(noise, cost, goal)
+        return at(goal / taus[0]) if len(taus) == 1 else _largest(at, cost, goal)
 
 
-def _largest(noise: Callable[[float], list[float]], cost: Callable[[list[float]], float], goal: float) -> list[float]:
-    """The noise of about the largest scale whose cost is within the goal: a secant in logarithms, with brackets."""
+def _largest(at: Callable[[float], _Inner], cost: Callable[[_Inner], float], goal: float) -> _Inner:
+    """At about the largest scale whose cost is within the goal: a secant in logarithms, with brackets."""
     low, high, scale = 0.0, math.inf, 1.0
-    best: list[float] | None = None
+    best: _Inner | None = None
     for _ in range(40):
-        sigmas = noise(scale)
-        found = cost(sigmas)
+        made = at(scale)
+        found = cost(made)
         if found <= goal:
-            low, best = scale, sigmas
+            low, best = scale, made
             if found >= goal * (1 - _CLOSE):
                 break
         else:

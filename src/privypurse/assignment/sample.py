@@ -1,7 +1,5 @@
 """Sample: whoever grants more privacy is drawn more often."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import optimize
 
+from privypurse.accounting.inverse import GUIDE
 from privypurse.arrays import FloatArray
 from privypurse.assignment.method import UNUSED, Assignment, Calibrator, refuse_unreachable
 from privypurse.assignment.uniform import Uniform
@@ -88,8 +87,8 @@ def solved_noise(levels: Levels, calibrator: Calibrator) -> float:
 
         return at
 
-    by_rdp = _root(excess(replace(calibrator, accountant=calibrator.guide, progress=None)))
-    if calibrator.accountant.name == calibrator.guide.name:
+    by_rdp = _root(excess(replace(calibrator, accountant=GUIDE, progress=None)))
+    if calibrator.accountant.name == GUIDE.name:
         return math.exp(by_rdp)
     return math.exp(_secant(excess(calibrator), by_rdp))
 
@@ -125,15 +124,14 @@ def _secant(excess: Excess, start: float) -> float:
 
 
 def _check_range(log_sigma: float) -> None:
-    if not math.log(_LEAST_NOISE) <= log_sigma <= math.log(_MOST_NOISE):
+    if log_sigma < math.log(_LEAST_NOISE):
         raise InfeasibleBudget(
-            "no noise multiplier makes a batch as "
-            + ("small" if log_sigma < 0 else "large")
-            + " as batch_size on average: "
-            + (
-                "people with a large ε belong into almost every step at any noise; raise batch_size, lower the "
-                "largest ε, or give noise_multiplier= and let batch_size be a divisor only"
-                if log_sigma < 0
-                else "these ε are too small for so large a batch; lower batch_size or steps"
-            )
+            "no noise multiplier makes a batch as small as batch_size on average: people with a large ε belong into "
+            "almost every step at any noise; raise batch_size, lower the largest ε, or give noise_multiplier= and "
+            "let batch_size be a divisor only"
+        )
+    if log_sigma > math.log(_MOST_NOISE):
+        raise InfeasibleBudget(
+            "no noise multiplier makes a batch as large as batch_size on average: these ε are too small for so large "
+            "a batch; lower batch_size or steps"
         )

@@ -4,8 +4,6 @@ Heo et al. (2023, arXiv 2305.15165), Definition 4.1 and Equations 6 and 7. The e
 sorted, both wastes have closed forms between two neighbouring budgets, so prefix sums give the best threshold.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

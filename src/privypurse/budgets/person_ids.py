@@ -186,15 +186,6 @@ def applied(
     return frozen(ids), keyed_ids.owners(ids)
 
 
-def refuse_by_row(keyed_ids: KeyedIds | None, person: AnyArray | None, what: str) -> None:
-    """Raise if the plan or schedule has ids and was not applied by them (rule 13)."""
-    if keyed_ids is not None and person is None:
-        raise InvalidInput(
-            f"the {what} was made with ids and is applied by id; give person=, the id of each record's owner in the "
-            "order of the dataset"
-        )
-
-
 def _digests(texts: Sequence[str], key: bytes) -> AnyArray:
     begun = hashlib.blake2b(digest_size=8, key=key)
 

@@ -1,7 +1,5 @@
 """Tables of people out of CSV and Parquet files and data frames; errors name file, column and row."""
 
-from __future__ import annotations
-
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

@@ -22,10 +22,9 @@ import numpy as np
 
 from privypurse._validate import real
 from privypurse.accounting import gdp
-from privypurse.accounting.accountant import costs_nothing
 from privypurse.accounting.filters import renyi_purse
 from privypurse.accounting.rdp import ORDERS, RDP
-from privypurse.accounting.releases import ClientSampled, Composed, Release, SampledRound
+from privypurse.accounting.releases import ClientSampled, Composed, Release, SampledRound, costs_nothing
 from privypurse.arrays import FloatArray, IntArray, frozen
 from privypurse.errors import InvalidInput
 

@@ -1,7 +1,5 @@
 """Plans as JSON: the levels once, everybody's level in one compressed string, and who they are as keyed digests."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

@@ -1,7 +1,5 @@
 """What plans and schedules have in common: people in levels, their records, and a promise that is checked."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -12,7 +10,7 @@ import numpy.typing as npt
 from privypurse.accounting import Progress, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, IntArray, T, frozen
 from privypurse.budgets import Budgets
-from privypurse.budgets.person_ids import KeyedIds, applied, refuse_by_row
+from privypurse.budgets.person_ids import KeyedIds, applied
 from privypurse.errors import InvalidInput
 from privypurse.plans.promise import Promise
 
@@ -22,8 +20,8 @@ class PlanBase(ABC):
     """What was promised to whom, fixed before training starts; base of `Plan` and `Schedule`.
 
     The privacy unit is a person, or a record where there are no ids. Units with equal purses form a level: they are
-    treated alike. Made with ids it is its people's: `applied_to` puts it into the order of whatever records they have
-    now (rule 13: a promise is made to a person). Without ids it holds for its rows in their order.
+    treated alike. A promise is made to a person (rule 13): made with ids it is applied by them, whatever the order of
+    their records. Without ids it holds for its rows in their order.
     """
 
     method: str
@@ -61,8 +59,21 @@ class PlanBase(ABC):
         """ε and δ of each level."""
 
     @abstractmethod
+    def spent_by_level(self, *, progress: Progress | None = None) -> FloatArray:
+        """The certified ε of each level after all that is fixed beforehand, recomputed from the releases."""
+
     def _worst_by_level(self, progress: Progress | None = None) -> FloatArray:
         """The most that each level may have spent in the end, by the accountant."""
+        return self.spent_by_level(progress=progress)
+
+    @property
+    def epsilon(self) -> FloatArray:
+        """For each record the ε that is promised: its budget, rounded down to the ladder."""
+        return self._by_record(self._promised()[0])
+
+    @property
+    def delta(self) -> FloatArray:
+        return self._by_record(self._promised()[1])
 
     @property
     def people(self) -> int:
@@ -104,7 +115,11 @@ class PlanBase(ABC):
         """As training takes it: applied by id where it has ids (rule 13), else as it is."""
         if person is not None:
             return self.applied_to(person)
-        refuse_by_row(self.keyed_ids, self.person, self.WHAT)
+        if self.keyed_ids is not None and self.person is None:
+            raise InvalidInput(
+                f"the {self.WHAT} was made with ids and is applied by id; give person=, the id of each record's "
+                "owner in the order of the dataset"
+            )
         return self
 
     def _for_others(self, **changes: Any) -> Self:

@@ -1,7 +1,5 @@
 """Training as a plan fixes it: everyone's rate and clip norm, what they face, and what that costs at most."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -77,15 +75,6 @@ class PlannedTraining(PlanBase):
     def clip_norms(self) -> FloatArray:
         """For each record its person's clip norm. A person's records are clipped as one sum."""
         return self._by_record(self.levels.clip_norm)
-
-    @property
-    def epsilon(self) -> FloatArray:
-        """For each record the ε that is promised: its budget, rounded down to the ladder."""
-        return self._by_record(self.levels.epsilon)
-
-    @property
-    def delta(self) -> FloatArray:
-        return self._by_record(self.levels.delta)
 
     @property
     def capped(self) -> AnyArray:

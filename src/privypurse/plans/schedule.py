@@ -1,7 +1,5 @@
 """Schedules: training in rounds, each with its own noise and hidden draw of people, fixed before it starts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -84,15 +82,6 @@ class Schedule(PlanBase):
         )
 
     @property
-    def epsilon(self) -> FloatArray:
-        """For each record the ε that is promised: its budget, rounded down to the ladder."""
-        return self._by_record(self.epsilon_by_level)
-
-    @property
-    def delta(self) -> FloatArray:
-        return self._by_record(self.delta_by_level)
-
-    @property
     def steps(self) -> int:
         """Of all rounds together."""
         return sum(one.steps for one in self.rounds)
@@ -119,7 +108,6 @@ class Schedule(PlanBase):
         return tuple(faced(level) for level in range(self.epsilon_by_level.size))
 
     def spent_by_level(self, progress: Progress | None = None) -> FloatArray:
-        """The certified ε of each level after all rounds, recomputed from the releases."""
         if not self._spent:
             found = accountant_named(self.accountant).epsilons(self.releases(), self.delta_by_level, progress)
             self._spent[0] = frozen(found)
@@ -131,9 +119,6 @@ class Schedule(PlanBase):
 
     def _promised(self) -> tuple[FloatArray, FloatArray]:
         return self.epsilon_by_level, self.delta_by_level
-
-    def _worst_by_level(self, progress: Progress | None = None) -> FloatArray:
-        return self.spent_by_level(progress)
 
     def draw(self, number: int, uniforms: FloatArray) -> AnyArray:
         """Who is in round ``number`` (from 0), by independent uniforms in (0, 1] that are multiples of 2^-53."""

@@ -1,7 +1,5 @@
 """When to end a filtered run: private measurements, planned and paid for before training begins."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,9 +1,5 @@
 """Plans in words: plain text for `Plan.summary`, and the cells of the command line's table."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from privypurse.plans.level_table import LevelRow
 from privypurse.plans.planned_training import PlannedTraining
 from privypurse.plans.promise import Promise
@@ -15,10 +11,10 @@ def cells(row: LevelRow) -> tuple[str, ...]:
     """One line of the table."""
     return (
         f"{row.people:,}",
-        _span(row.epsilon, lambda value: f"{value:.4g}"),
-        _span(row.certified, lambda value: f"{value:.4f}") + (" (capped)" if row.capped else ""),
-        _span(row.rate, lambda value: f"{value:.4g}"),
-        _span(row.clip_norm, lambda value: f"{value:.4g}"),
+        _span(row.epsilon),
+        _span(row.certified, "{:.4f}") + (" (capped)" if row.capped else ""),
+        _span(row.rate),
+        _span(row.clip_norm),
     )
 
 
@@ -70,15 +66,15 @@ def large_delta(plan: PlannedTraining) -> str:
     )
 
 
-def text(plan: PlannedTraining, most: int = 12) -> str:
+def text(plan: PlannedTraining) -> str:
     """The whole plan as plain text."""
     if plan.promise is Promise.PART:  # its table would say how many were drawn
         return f"method {plan.method}, {plan.steps:,} steps\n\n{plan.promise.text}"
-    table = [COLUMNS, *(cells(row) for row in plan.by_level(most))]
+    table = [COLUMNS, *(cells(row) for row in plan.by_level())]
     widths = [max(len(line[k]) for line in table) for k in range(len(COLUMNS))]
     body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([*facts(plan), "", body[0], rule, *body[1:], "", plan.promise.text, ROUNDED, SENSITIVE])
+    dashes = "  ".join("-" * width for width in widths)
+    return "\n".join([*facts(plan), "", body[0], dashes, *body[1:], "", plan.promise.text, ROUNDED, SENSITIVE])
 
 
 _ACCOUNTANTS = {"pld": "privacy loss distributions (pld)", "rdp": "Rényi divergences (rdp)"}
@@ -93,6 +89,6 @@ ROUNDED = (
 SENSITIVE = "This table and the saved plan follow from people's budgets: keep them as safe as the data."
 
 
-def _span(ends: tuple[float, float], shown: Callable[[float], str] = "{:.4g}".format) -> str:
-    low, high = shown(ends[0]), shown(ends[1])
+def _span(ends: tuple[float, float], shown: str = "{:.4g}") -> str:
+    low, high = map(shown.format, ends)
     return low if low == high else f"{low} … {high}"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 
 from privypurse.accounting import GDP, PLD, RDP, Composed, Gaussian, PureDP, SampledGaussian, SampledRound
-from privypurse.accounting.gdp import gdp_mu
 from privypurse.errors import Unsupported
 
 
@@ -38,7 +37,8 @@ def test_the_kinds_that_are_known_are_not(accountant):
 
 
 def test_what_is_not_gaussian_is_not_charged_as_nothing():
-    assert gdp_mu(Composed((Gaussian(2.0, 4), SampledGaussian(0.0, 1.0, 5)))) == pytest.approx(1.0)
+    whole, apart = Composed((Gaussian(2.0, 4), SampledGaussian(0.0, 1.0, 5))), Gaussian(1.0)
+    assert GDP().epsilons([whole], 1e-5) == pytest.approx(GDP().epsilons([apart], 1e-5), rel=1e-9)
     for other in (PureDP(0.1), SampledGaussian(0.5, 1.0, 1), Unheard()):
         with pytest.raises(Unsupported):
-            gdp_mu(beside_a_gaussian(other))
+            GDP().epsilons([beside_a_gaussian(other)], 1e-5)
