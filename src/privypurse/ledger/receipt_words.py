@@ -1,0 +1,242 @@
+"""A receipt in plain words: sections that the page and the plain text are both made of."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+
+from privypurse.ledger.bets import COIN, GUESSES, right_guesses
+from privypurse.ledger.lifetime import Rung
+from privypurse.ledger.receipt_facts import Consent, ReceiptFacts, State, Use
+
+TITLE = "Receipt: what was done with your data"
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what is under it, in this order."""
+
+    title: str
+    words: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    table: tuple[tuple[str, ...], ...] = ()
+    """The names of the columns, then the rows."""
+    numbers: frozenset[int] = frozenset()
+    """Which columns hold numbers."""
+    notes: tuple[str, ...] = ()
+    metered: bool = False
+
+
+def sections(receipt: ReceiptFacts) -> list[Section]:
+    """The whole receipt."""
+    return [_short(receipt), _allowed(receipt), _used(receipt), _bet(receipt), _promise(receipt), _rights(receipt)]
+
+
+def _short(receipt: ReceiptFacts) -> Section:
+    used, left = percent(receipt.share(receipt.used), up=True), percent(receipt.share(receipt.left), up=False)
+    return Section(
+        "In short",
+        (
+            f"You allowed {_amount(receipt.rung)}. {used} of it has been used, {left} is left.",
+            _STATES[receipt.state],
+        ),
+        (
+            ("this receipt is for", receipt.person),
+            ("made", _time(receipt.made)),
+            ("receipt", receipt.receipt_id),
+            ("ledger", receipt.ledger_id),
+        ),
+        metered=True,
+    )
+
+
+def _allowed(receipt: ReceiptFacts) -> Section:
+    rows = tuple(_consent(consent) for consent in receipt.consents)
+    return Section(
+        "What you allowed",
+        (
+            "ε (epsilon) says how much everything that is made with your data may ever tell about you: the smaller, "
+            "the less. It is one purse for all uses together, and for good; nothing fills it again.",
+        ),
+        table=(("since", "what", "purpose", "valid until", "recorded by"), *rows),
+    )
+
+
+def _consent(consent: Consent) -> tuple[str, ...]:
+    what = _EVENTS[consent.state] if consent.rung is None else _amount(consent.rung)
+    until = "until you withdraw" if consent.valid_until is None else _time(consent.valid_until)
+    ends = "" if consent.rung is None else until
+    return _time(consent.time), what, consent.purpose or "not stated", ends, consent.recorded_by or "not stated"
+
+
+def _used(receipt: ReceiptFacts) -> Section:
+    if not receipt.uses:
+        return Section("What was used", ("Nothing has been made with your data under this ledger so far.",))
+    rows = tuple(_use(receipt, use) for use in receipt.uses)
+    used, left = percent(receipt.share(receipt.used), up=True), percent(receipt.share(receipt.left), up=False)
+    notes = [
+        "Shares of your purse add up; ε does not, so none is given for a single use. Each share is rounded up, what "
+        "is left is rounded down. They are shares of what you allow now, measured where least is left "
+        f"({receipt.measure}): another limit gives other shares.",
+        '"At most" was fixed before the use began, and limits it. "Used" is what it came to for you: it describes '
+        "and limits nothing. A use that still runs counts with all that was set aside for it.",
+    ]
+    if receipt.used > receipt.limit:
+        notes.append(
+            "More was used than your present limit allows, under a higher limit that you had before: that cannot be "
+            "undone, and nothing more is made with your data."
+        )
+    return Section(
+        "What was used",
+        table=(
+            ("when", "what", "purpose", "at most", "used"),
+            *rows,
+            ("", "all together", "", "", used),
+            ("", "left", "", "", left),
+        ),
+        numbers=frozenset((3, 4)),
+        notes=tuple(notes),
+    )
+
+
+def _use(receipt: ReceiptFacts, use: Use) -> tuple[str, ...]:
+    what = f"{use.what} ({use.run})" if use.settled else f"{use.what} ({use.run}), still running"
+    shares = (percent(receipt.share(units), up=True) for units in (use.at_most, use.charged))
+    return _time(use.time), what, use.purpose or "not stated", *shares
+
+
+def _bet(receipt: ReceiptFacts) -> Section:
+    rung = receipt.highest
+    right = right_guesses(rung.epsilon, rung.delta)
+    words = [
+        "Imagine somebody who knows everything about everybody else, sees all that is ever released under this "
+        "ledger, and bets on whether your data were used or left out. With a coin they would be right "
+        f"{COIN} of {GUESSES:,} times. With everything released they are right at most {right} of {GUESSES:,} times.",
+        f"This is what {_amount(rung)} means, whatever is asked or trained and in whatever order, "
+        f"for as long as you are never above ε = {rung.epsilon:g}. If you raise your limit later, the figure for the "
+        "higher limit takes its place.",
+    ]
+    if rung.epsilon > receipt.rung.epsilon:
+        words.append(
+            f"You lowered your limit to ε = {receipt.rung.epsilon:g}. What was released while it was higher stays "
+            "released, so the figure is that of the highest limit you ever had."
+        )
+    return Section("What that means, as a bet", tuple(words))
+
+
+def _promise(receipt: ReceiptFacts) -> Section:
+    return Section(
+        "Which promise this is",
+        facts=(
+            ("protects", _UNITS.get(receipt.unit, receipt.unit)),
+            ("compared are", "all that was released with your data, and the same with nothing in their place"),
+            ("does not hide", "that you are on the list of people, and what you allowed"),
+            ("holds against", _ADVERSARIES.get(receipt.adversary, receipt.adversary)),
+            (
+                "in symbols",
+                f"for every set O of outcomes: P(O, never above ε = {receipt.highest.epsilon:g}) ≤ "
+                f"e^{receipt.highest.epsilon:g} · Q(O, never above ε = {receipt.highest.epsilon:g}) + "
+                f"{receipt.highest.delta:g}, and the same with P and Q exchanged",
+            ),
+            ("kept by", "a Rényi filter at orders that were fixed for life when the ledger was made"),
+        ),
+        notes=(
+            "It covers this ledger alone. If others hold your data too, or keep another ledger, all their ε and δ "
+            "add up. It does not cover what can be learnt about people like you without your data.",
+        ),
+    )
+
+
+def _rights(receipt: ReceiptFacts) -> Section:
+    where = f" Say so to: {receipt.contact}." if receipt.contact else " Say so to whoever gave you this receipt."
+    return Section(
+        "What you can do",
+        (
+            "Withdraw at any time: from the next step on nothing more is made with your data. You can also lower "
+            "your limit, or raise it to another level of this ledger." + where,
+            "What was used stays used. A model or an answer that was released cannot be called back.",
+            "You can ask to be forgotten. A keyed code then stays, with what was used, so that nobody can come back "
+            "under your name with a full purse: that is pseudonymous, not erased.",
+        ),
+    )
+
+
+def text(receipt: ReceiptFacts) -> str:
+    """The whole receipt as plain text."""
+    lines = [TITLE, "=" * len(TITLE)]
+    for section in sections(receipt):
+        lines += ["", section.title, "-" * len(section.title)]
+        for paragraph in section.words:
+            lines += textwrap.wrap(_one_line(paragraph), _WIDTH)
+        lines += _fact_lines(section.facts)
+        lines += _table_lines(section.table, section.numbers)
+        for note in section.notes:
+            lines += textwrap.wrap(_one_line(note), _WIDTH)
+    return "\n".join(lines) + "\n"
+
+
+def _fact_lines(facts: tuple[tuple[str, str], ...]) -> list[str]:
+    wide = max((len(name) for name, _ in facts), default=0) + 2
+    return [
+        line
+        for name, value in facts
+        for line in textwrap.wrap(
+            _one_line(value), _WIDTH, initial_indent=name.ljust(wide), subsequent_indent=" " * wide
+        )
+    ]
+
+
+def _table_lines(table: tuple[tuple[str, ...], ...], numbers: frozenset[int]) -> list[str]:
+    rows = [[_one_line(cell) for cell in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place in numbers else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _one_line(words: str) -> str:
+    """Without line breaks and control characters: what somebody wrote must not pass for a line of ours."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
+
+
+def percent(share: Fraction, *, up: bool) -> str:
+    """A share in percent with two digits, rounded up or down: 1/3 is 33.34 % or 33.33 %."""
+    hundredths = math.ceil(share * 10_000) if up else math.floor(share * 10_000)
+    return f"{hundredths // 100:,}.{hundredths % 100:02d} %"
+
+
+def _amount(rung: Rung) -> str:
+    return f"ε = {rung.epsilon:g} (δ = {rung.delta:g})"
+
+
+def _time(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+_STATES = {
+    State.ACTIVE: "You take part: what is left may be used within the purpose that you allowed.",
+    State.FROZEN: "Your purse is frozen: nothing more is used.",
+    State.EXPIRED: "Your consent has run out: nothing more is used.",
+    State.WITHDRAWN: "You have withdrawn: nothing more is used.",
+    State.FORGOTTEN: "You asked to be forgotten: nothing more is used; only a keyed code with the use is kept.",
+}
+_EVENTS = {
+    State.ACTIVE: "takes part",
+    State.FROZEN: "frozen",
+    State.EXPIRED: "ran out",
+    State.WITHDRAWN: "withdrawn",
+    State.FORGOTTEN: "forgotten",
+}
+_UNITS = {"person": "your data: all your records together"}
+_ADVERSARIES = {
+    "server": "whoever runs the computations, too: they may see every step, and who took part in which round",
+    "public": "whoever sees what is published: models and answers, but not the steps in between",
+}

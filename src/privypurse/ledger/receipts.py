@@ -1,0 +1,155 @@
+"""Receipts: of one person, in plain words, as a page and as JSON-LD."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+from typing import Any
+
+from privypurse._pages import page
+from privypurse.ledger import receipt_json, receipt_words
+from privypurse.ledger.history import Event, moment
+from privypurse.ledger.lifetime import CEILING, Lifetime
+from privypurse.ledger.receipt_facts import Consent, ReceiptFacts, State, Use
+
+
+@dataclass(frozen=True)
+class Receipt(ReceiptFacts):
+    """What one person allowed, how much of it each use took, what is left, and what that means."""
+
+    def text(self) -> str:
+        """In plain words."""
+        return receipt_words.text(self)
+
+    def html(self) -> str:
+        """One page in plain words, which loads nothing from anywhere."""
+        title, sections = receipt_words.TITLE, receipt_words.sections(self)
+        used = min(self.used, self.limit)
+        return page("receipt.html", title=title, sections=sections, whole=self.limit, used=used)
+
+    def json_ld(self) -> dict[str, Any]:
+        """JSON-LD in the names of ISO/IEC TS 27560:2023 as W3C's Data Privacy Vocabulary profiles it."""
+        return receipt_json.json_ld(self)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A use at all columns of charges; a receipt shows it at the one where least is left."""
+
+    begun: Event
+    charged: Sequence[int]
+    caps: Sequence[int]
+    settled: bool
+
+
+def receipt_of(
+    events: Sequence[Event],
+    lifetime: Lifetime,
+    *,
+    person: str,
+    made: datetime,
+    ledger_id: str,
+    unit: str,
+    adversary: str,
+    contact: str = "",
+) -> Receipt:
+    """The receipt of the person whose events these are, oldest first."""
+    rungs = [event.rung for event in events if event.rung is not None]
+    consents = tuple(_consent(event, lifetime) for event in events if event.charged is None)
+    runs = _runs(events)
+    totals = [sum(run.charged[column] for run in runs) for column in range(lifetime.columns)]
+    column = _fullest(lifetime, rungs[-1], totals)
+    return Receipt(
+        receipt_id=str(uuid.uuid4()),
+        made=made,
+        ledger_id=ledger_id,
+        person=person,
+        unit=unit,
+        adversary=adversary,
+        state=_state(consents, made, over=_is_over(lifetime, rungs[-1], totals)),
+        rung=lifetime.rungs[rungs[-1]],
+        highest=lifetime.rungs[max(rungs)],
+        measure=_measure(lifetime, column),
+        limit=max(1, int(lifetime.limits[rungs[-1], column])),
+        consents=consents,
+        uses=tuple(_use(run, column) for run in runs),
+        contact=contact,
+    )
+
+
+def _runs(events: Sequence[Event]) -> list[_Run]:
+    """The runs that listed the person, each with what it costs them by its latest entry."""
+    runs: dict[str, _Run] = {}
+    rung = 0
+    for event in events:
+        if event.rung is not None:
+            rung = event.rung
+        elif event.run is not None and event.charged is not None:
+            before = runs.get(event.run)
+            if before is None:
+                runs[event.run] = _Run(event, event.charged, event.meta["caps"][rung], event.kind == "charge")
+            else:
+                runs[event.run] = _Run(before.begun, event.charged, before.caps, True)
+    return list(runs.values())
+
+
+def _consent(event: Event, lifetime: Lifetime) -> Consent:
+    until = event.meta.get("valid_until")
+    return Consent(
+        time=event.time,
+        state=_ENDS.get(event.kind, State.ACTIVE),
+        rung=None if event.rung is None else lifetime.rungs[event.rung],
+        purpose=event.meta.get("purpose", ""),
+        valid_until=None if until is None else moment(until),
+        recorded_by=event.meta.get("recorded_by", ""),
+    )
+
+
+def _use(run: _Run, column: int) -> Use:
+    return Use(
+        run=str(run.begun.run),
+        what=run.begun.meta["what"],
+        purpose=run.begun.meta["purpose"],
+        time=run.begun.time,
+        charged=run.charged[column],
+        at_most=run.caps[column],
+        settled=run.settled,
+    )
+
+
+def _fullest(lifetime: Lifetime, rung: int, totals: Sequence[int]) -> int:
+    """The column where least of the limit is left; the rung's own, where several are alike."""
+    limits = [int(limit) for limit in lifetime.limits[rung]]
+
+    def fullness(column: int) -> tuple[Fraction, bool]:
+        return Fraction(totals[column], max(1, limits[column])), column == rung
+
+    return max((column for column, limit in enumerate(limits) if limit < CEILING), key=fullness)
+
+
+def _measure(lifetime: Lifetime, column: int) -> str:
+    if column < len(lifetime.rungs):
+        return f"Rényi divergence of order {lifetime.rungs[column].order:g}"
+    return f"{'εδ'[column - len(lifetime.rungs)]} of releases known only as (ε, δ)"
+
+
+def _is_over(lifetime: Lifetime, rung: int, totals: Sequence[int]) -> bool:
+    return any(total > limit for total, limit in zip(totals, lifetime.limits[rung].tolist(), strict=True))
+
+
+def _state(consents: Sequence[Consent], now: datetime, *, over: bool) -> State:
+    last = max(place for place, consent in enumerate(consents) if consent.rung is not None)
+    since = {consent.state for consent in consents[last:]}
+    for ended in (State.FORGOTTEN, State.WITHDRAWN):
+        if ended in since:
+            return ended
+    if over or any(consent.state is State.FROZEN for consent in consents):
+        return State.FROZEN
+    until = consents[last].valid_until
+    return State.EXPIRED if until is not None and until <= now else State.ACTIVE
+
+
+_ENDS = {"withdraw": State.WITHDRAWN, "forget": State.FORGOTTEN, "freeze": State.FROZEN}
