@@ -3,6 +3,8 @@
 import functools
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,19 @@ def test_code_runs(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     exec(compile(program, "page", "exec"), {"__name__": "page"})
 
 
+SHELL = [page for page, text in TEXTS.items() if "```sh\n" in text]
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", SHELL, ids=lambda page: page.name)
+def test_commands_run(page: Path, tmp_path: Path) -> None:
+    """The blocks marked as shell, one after another; `privypurse` is the one that is tested."""
+    blocks = re.findall(r"```sh\n(.*?)```", TEXTS[page], re.DOTALL)
+    script = f'set -eu\nprivypurse() {{ {sys.executable} -m privypurse.cli "$@"; }}\n' + "\n".join(blocks)
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_first_page_is_short_and_has_code_and_a_picture() -> None:
     text = TEXTS[ROOT / "README.md"]
     assert len(text.splitlines()) <= 150
@@ -131,7 +146,7 @@ def test_every_name_of_the_library_exists(page: Path) -> None:
 
 
 COMMANDS = {
-    r"privypurse (?:plan|train|query|federate|demo)": "src/privypurse/cli",
+    r"privypurse (?:plan|train|query|ledger|receipt|federate|demo)": "src/privypurse/cli",
     r"python -m reproductions": "reproductions",
     r"python -m benchmarks": "benchmarks",
 }

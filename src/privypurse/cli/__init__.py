@@ -1,4 +1,4 @@
-"""The command line: privypurse plan · train · query · federate · demo."""
+"""The command line: privypurse plan · train · query · ledger · receipt · federate · demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 import privypurse as pp
-from privypurse.cli import demo, federate, plan, query, train
+from privypurse.cli import demo, federate, ledger, plan, query, receipt, train
 from privypurse.cli.showing import as_it_is
 
 
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"privypurse {pp.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (plan, train, query, federate, demo):
+    for module in (plan, train, query, ledger, receipt, federate, demo):
         command = commands.add_parser(
             module.__name__.rpartition(".")[2],
             help=module.SHORT,

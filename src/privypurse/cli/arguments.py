@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from privypurse.errors import PrivyPurseError
+from privypurse.errors import InvalidInput, PrivyPurseError
+from privypurse.ledger.keys import VARIABLE as KEY_VARIABLE
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
+
+LEDGER_VARIABLE = "PRIVYPURSE_LEDGER"
 
 
 def number_or_name(text: str) -> float | str:
@@ -45,3 +56,51 @@ def need(command: str, *modules: str, extra: str = "training") -> None:
             importlib.import_module(name)
         except ModuleNotFoundError:
             raise PrivyPurseError(f"privypurse {command} needs {name}: pip install 'privypurse[{extra}]'") from None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say which file cannot be written, where one cannot."""
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or error
+        raise InvalidInput(f"{path} cannot be written: {said}; name a file in a folder that exists") from None
+
+
+def add_ledger_options(command: argparse.ArgumentParser, *, key: bool = True) -> None:
+    """Which ledger, and where its key and anchor are."""
+    where = command.add_argument_group("which ledger")
+    said = f"sqlite:///FILE or postgresql://USER@HOST/DATABASE (default: ${LEDGER_VARIABLE})"
+    where.add_argument("--ledger", metavar="URL", help=said)
+    if key:
+        said = f"the ledger's key file (default: ${KEY_VARIABLE}, the path or the key itself)"
+        where.add_argument("--key", metavar="FILE", type=Path, help=said)
+    said = "a file outside of the database that says how far it had come; an older copy is then refused"
+    where.add_argument("--anchor", metavar="FILE", type=Path, help=said)
+
+
+def ledger_url(options: argparse.Namespace) -> str:
+    """The ledger's address, from the option or the environment."""
+    url = options.ledger or os.environ.get(LEDGER_VARIABLE, "")
+    if not url:
+        raise InvalidInput(f"no ledger is named; give --ledger sqlite:///FILE, or set {LEDGER_VARIABLE}")
+    return str(url)
+
+
+def open_ledger(options: argparse.Namespace) -> Ledger:
+    """The ledger that the options name."""
+    from privypurse.ledger.ledger import Ledger
+
+    if hasattr(options, "key"):
+        require_key(options)
+    return Ledger.open(ledger_url(options), key=getattr(options, "key", None), anchor=options.anchor)
+
+
+def require_key(options: argparse.Namespace) -> None:
+    """Raise unless the ledger's key is named."""
+    if options.key is None and not os.environ.get(KEY_VARIABLE):
+        raise InvalidInput(
+            "a ledger keeps no ids, only keyed hashes of them, and its key is missing; give --key FILE, or set "
+            f"{KEY_VARIABLE} to the path of the key or to the key itself"
+        )

@@ -1,0 +1,225 @@
+"""The commands of `privypurse ledger` about the ledger itself: make, show, recover, verify and copy it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+import privypurse as pp
+from privypurse.budgets.budgets import DEFAULT_DELTA
+from privypurse.cli.arguments import ledger_url, numbers, open_ledger, require_key, writing
+from privypurse.cli.ledger_command import Command, say
+from privypurse.cli.showing import as_it_is
+
+
+def _nothing_more(command: argparse.ArgumentParser) -> None:
+    """For commands that take the ledger alone."""
+
+
+def _init_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--epsilons", type=numbers, required=True, metavar="ε,…", help="the rungs, at most 8, rising"
+    )
+    command.add_argument(
+        "--delta", type=float, default=DEFAULT_DELTA, help=f"of all rungs (default: {DEFAULT_DELTA:g})"
+    )
+    command.add_argument(
+        "--adversary",
+        choices=("server", "public"),
+        default="server",
+        help="whom the promise holds against: who runs the computations too, or who sees what is published "
+        "(default: server)",
+    )
+    command.add_argument(
+        "--set-apart",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of every purse, for releases that are known only as (ε, δ) (default: 0)",
+    )
+
+
+def _init(options: argparse.Namespace, console: Console) -> None:
+    require_key(options)
+    ledger = pp.Ledger.create(
+        ledger_url(options),
+        epsilons=options.epsilons,
+        delta=options.delta,
+        adversary=options.adversary,
+        set_apart=options.set_apart,
+        key=options.key,
+        anchor=options.anchor,
+    )
+    say(console, f"made ledger {ledger.id}")
+    _show_rungs(ledger, console)
+    say(
+        console, "Keep the key elsewhere than the ledger, and keep both: without the key nobody's purse can be found."
+    )
+
+
+def _show_rungs(ledger: pp.Ledger, console: Console) -> None:
+    table = Table()
+    for name in ("rung", "ε", "δ", "Rényi order for life"):
+        table.add_column(name, justify="right")
+    for place, rung in enumerate(ledger.rungs, 1):
+        table.add_row(str(place), f"{rung.epsilon:g}", f"{rung.delta:g}", f"{rung.order:g}")
+    console.print(table)
+
+
+def _show(options: argparse.Namespace, console: Console) -> None:
+    ledger = open_ledger(options)
+    shown = ledger.show()
+    say(console, f"ledger {shown.id}, one purse for each {shown.unit}, against: {shown.adversary}")
+    _show_rungs(ledger, console)
+    if shown.set_apart:
+        say(console, f"set apart for releases known only as (ε, δ): {shown.set_apart:.0%} of every purse")
+    say(console, f"runs: {shown.runs:,}, of which not settled: {shown.open_runs:,}")
+
+
+def _runs(options: argparse.Namespace, console: Console) -> None:
+    table = Table()
+    for name in ("run", "what", "purpose", "reserved (UTC)", "at most ε", "settled (UTC)"):
+        table.add_column(name)
+    for one in open_ledger(options).runs():
+        cap = "all that was left" if one.at_most is None else f"{one.at_most:g}"
+        times = ("not yet" if time is None else f"{time:%Y-%m-%d %H:%M}" for time in (one.reserved, one.settled))
+        reserved, settled = times
+        table.add_row(*map(as_it_is, (one.run_id, one.what, one.purpose, reserved, cap, settled)))
+    console.print(table)
+
+
+def _recover_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run_id", nargs="?", metavar="RUN", help="what died; without it: an old copy, by --anchor")
+    command.add_argument("--export", type=Path, metavar="FILE", help="an export that has later entries than the copy")
+
+
+def _recover(options: argparse.Namespace, console: Console) -> None:
+    if options.run_id is not None:
+        open_ledger(options).recover(options.run_id)
+        say(console, f"run {options.run_id} is settled, at all that was reserved for it")
+        return
+    if options.anchor is None:
+        raise pp.InvalidInput("name the RUN that died, or --anchor FILE to go on with an old copy of the ledger")
+    pp.Ledger.recover_copy(ledger_url(options), anchor=options.anchor, export=options.export)
+    say(console, "the copy is in use again; whom later entries do not prove is frozen, for good")
+
+
+def _verify(options: argparse.Namespace, console: Console) -> None:
+    found = open_ledger(options).verify()
+    if found.problems:
+        raise pp.PrivyPurseError(f"the ledger is not what it should be: {'; '.join(found.problems)}")
+    say(
+        console,
+        f"{found.entries:,} entries, {found.runs:,} runs: the chain is whole, and nobody's purse is overdrawn",
+    )
+
+
+def _file_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", type=Path, metavar="FILE", help="where to write it; only you can read it")
+
+
+def _export(options: argparse.Namespace, console: Console) -> None:
+    ledger = open_ledger(options)
+    with writing(options.file):
+        ledger.export(options.file)
+    say(console, f"written to {options.file}")
+
+
+def _backup(options: argparse.Namespace, console: Console) -> None:
+    open_ledger(options).backup(options.file)
+    say(console, f"written to {options.file}")
+
+
+COMMANDS = {
+    "init": Command(
+        "make a new ledger",
+        """
+Make a new ledger. Its rungs (the ε that people can choose from), δ, adversary and the share set apart are fixed for
+good: every rung has a Rényi order for life that follows from them, and every release is charged at all of them.
+
+--key names the key file, which is written if it is not there. Keep it elsewhere than the ledger.
+
+  privypurse ledger init --ledger sqlite:///purses.db --key ledger.key --epsilons 0.5,1,2,4 --delta 1e-5
+""",
+        _init_options,
+        _init,
+    ),
+    "show": Command(
+        "what the ledger is: rungs, adversary, runs",
+        """
+Say what the ledger is: its rungs, whom its promise holds against, how many runs there were. Nobody's balance is
+shown, nor how many people are on a rung.
+
+  privypurse ledger show --ledger sqlite:///purses.db
+""",
+        _nothing_more,
+        _show,
+        needs_key=False,
+    ),
+    "runs": Command(
+        "every use so far",
+        """
+List every use so far: what it was, when, its public cap (an ε fixed beforehand), and whether it is settled. What it
+really took is each person's own affair, and on their receipt.
+
+  privypurse ledger runs --ledger sqlite:///purses.db
+""",
+        _nothing_more,
+        _runs,
+        needs_key=False,
+    ),
+    "recover": Command(
+        "settle a run that died, or go on with an old copy",
+        """
+Settle a run that died: charged is all that was reserved for it.
+
+Without RUN, go on with an old copy of the ledger, which --anchor told from the latest one. Entries that --export
+proves are taken in. Whoever may have been charged since is frozen: nothing more is charged to them, ever.
+
+  privypurse ledger runs
+  privypurse ledger recover run-2026-03-01
+  privypurse ledger recover --anchor anchor.json --export entries.jsonl
+""",
+        _recover_options,
+        _recover,
+        needs_key=False,
+    ),
+    "verify": Command(
+        "recompute everything from raw entries",
+        """
+Recompute the chain of entries, every cap and everybody's sums from raw entries, by other code than that which
+charges. Exit code 2 names what does not fit. --anchor also finds out that the end of the ledger is missing.
+
+  privypurse ledger verify --ledger sqlite:///purses.db --anchor anchor.json
+""",
+        _nothing_more,
+        _verify,
+        needs_key=False,
+    ),
+    "export": Command(
+        "all entries as JSON lines",
+        """
+Write all entries and keyed hashes of ids as JSON lines: for audits, and to recover an old copy with. Sensitive.
+
+  privypurse ledger export entries.jsonl --ledger sqlite:///purses.db
+""",
+        _file_option,
+        _export,
+        needs_key=False,
+    ),
+    "backup": Command(
+        "a copy as of one moment",
+        """
+Copy the whole ledger, as of one moment, into a SQLite file. Going on with an old copy would fill purses again: keep
+an anchor (--anchor, with every command) outside of the database, by which an old copy is told and refused.
+
+  privypurse ledger backup purses-2026-03.db --ledger sqlite:///purses.db
+""",
+        _file_option,
+        _backup,
+        needs_key=False,
+    ),
+}

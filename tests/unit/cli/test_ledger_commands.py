@@ -1,0 +1,236 @@
+"""privypurse ledger and privypurse receipt: from a table of consents to a receipt, and what goes wrong on the way."""
+
+import json
+import re
+import shlex
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import privypurse as pp
+from page_checks import complaints
+from privypurse import cli
+from privypurse.accounting.releases import Gaussian
+
+URL = "sqlite:///purses.db"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PRIVYPURSE_LEDGER", URL)
+    monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", "ledger.key")
+    Path("people.csv").write_text("id,epsilon\nC1,0.5\nC2,1\nC3,2\n", encoding="utf-8")
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
+    code = cli.main(shlex.split(line))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def done(capsys: pytest.CaptureFixture[str], line: str) -> str:
+    code, out, error = run(capsys, line)
+    assert (code, error) == (0, "")
+    return out
+
+
+@pytest.fixture
+def ledger(capsys: pytest.CaptureFixture[str]) -> pp.Ledger:
+    done(capsys, "ledger init --epsilons 0.5,1,2 --delta 1e-5 --key ledger.key")
+    done(capsys, "ledger import people.csv --person id --purpose 'to plan bus lines'")
+    return pp.Ledger.open(URL)
+
+
+def charge(ledger: pp.Ledger, run_id: str, noise: float = 20.0) -> None:
+    members, charges = ledger.members(["C1", "C2"]), ledger.charges_of([Gaussian(noise, 1)])
+    ledger.charge(run_id, members, charges, np.zeros(2, dtype=int), at_most=0.4, purpose="how many")
+
+
+def test_a_dry_run_shows_the_difference_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    Path("next.csv").write_text("person,epsilon\nC1,1\nC2,0.5\nC3,2\nC4,2\n", encoding="utf-8")
+    before = ledger.anchor()
+    out = done(capsys, "ledger import next.csv --dry-run --list")
+    assert "1 join, 0 come back, 1 raise, 1 lower, 1 stay as they are" in out
+    assert "joining: C4" in out
+    assert "raising: C1" in out
+    assert "lowering: C2" in out
+    assert "C3" not in out
+    assert ledger.anchor() == before
+    assert "C4" not in done(capsys, "ledger import next.csv")
+    assert ledger.receipt("C4").rung.epsilon == ledger.receipt("C3").rung.epsilon == 2.0
+    assert ledger.receipt("C1").rung.epsilon == 1.0
+    assert "4 stay as they are" in done(capsys, "ledger import next.csv")
+
+
+def test_one_person_joins_raises_lowers_withdraws_and_comes_back(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    for said, epsilon in (("--epsilon 1", 1.0), ("--epsilon 2 --recorded-by 'desk 4'", 2.0), ("--epsilon 0.5", 0.5)):
+        done(capsys, f"ledger consent --person N1 {said} --valid-until 2999-12-31")
+        assert ledger.receipt("N1").rung.epsilon == epsilon
+    done(capsys, "ledger consent --person N1 --withdraw")
+    assert ledger.receipt("N1").state == "withdrawn"
+    done(capsys, "ledger consent --person N1 --epsilon 1")
+    assert ledger.receipt("N1").state == "active"
+    done(capsys, "ledger forget --person N1")
+    assert ledger.receipt("N1").state == "forgotten"
+    assert len(ledger.receipt("N1").consents) == 6
+
+
+def test_what_is_shown_tells_nobodys_balance(capsys: pytest.CaptureFixture[str], ledger: pp.Ledger) -> None:
+    """Show and runs print the same whatever was really taken, and whoever is on a rung: rule 15."""
+    other = pp.Ledger.create("sqlite:///other.db", epsilons=[0.5, 1, 2], delta=1e-5, key="ledger.key")
+    other.join([f"D{number}" for number in range(7)] + ["C1", "C2"], 2.0)
+    charge(ledger, "q")
+    charge(other, "q", noise=2000.0)  # another cost at the same public cap
+    for command in ("ledger show", "ledger runs"):
+        ours, theirs = (done(capsys, f"{command} --ledger {url}") for url in (URL, "sqlite:///other.db"))
+        assert without_names(ours, ledger) == without_names(theirs, other)
+    assert "0.4" in done(capsys, "ledger runs")
+    assert "how many" in done(capsys, "ledger runs")
+    assert not {"C1", "C2"} & set(done(capsys, "ledger runs").split())
+
+
+def without_names(text: str, ledger: pp.Ledger) -> str:
+    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "…", text.replace(ledger.id, "…"))
+
+
+def test_a_run_that_died_is_recovered_and_all_is_verified(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    members, charges = ledger.members(["C1"]), ledger.charges_of([Gaussian(30.0, 1)])
+    ledger.reserve("died", members, charges, np.zeros(1, dtype=int), at_most=0.3)
+    assert "not yet" in done(capsys, "ledger runs")
+    assert "not settled: 1" in done(capsys, "ledger show")
+    assert "still running" in done(capsys, "receipt --person C1")
+    done(capsys, "ledger recover died")
+    assert "not yet" not in done(capsys, "ledger runs")
+    assert "nobody's purse is overdrawn" in done(capsys, "ledger verify")
+
+
+def test_an_old_copy_is_refused_by_its_anchor_and_recovered(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    done(capsys, "ledger backup old.db")
+    charge(ledger, "later")
+    ledger.write_anchor("anchor.json")
+    done(capsys, "ledger export entries.jsonl")
+    code, _, error = run(capsys, "ledger verify --ledger sqlite:///old.db --anchor anchor.json")
+    assert code == 2
+    assert "ledger recover" in error
+    done(capsys, "ledger recover --ledger sqlite:///old.db --anchor anchor.json --export entries.jsonl")
+    assert pp.Ledger.open("sqlite:///old.db").receipt("C1").used == ledger.receipt("C1").used > 0
+    code, _, error = run(capsys, "ledger recover")
+    assert code == 2
+    assert "--anchor" in error
+
+
+def test_a_ledger_that_was_tampered_with_is_not_verified(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    import sqlite3
+
+    charge(ledger, "q")
+    with sqlite3.connect("purses.db") as database:
+        triggers = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
+        for name in triggers:
+            database.execute(f"DROP TRIGGER {name}")
+        database.execute("UPDATE entry SET classes = zeroblob(length(classes)) WHERE run = 'q'")
+    code, out, error = run(capsys, "ledger verify")
+    assert code == 2
+    assert "overdrawn" not in out
+    assert "entry" in error
+
+
+def test_a_receipt_is_printed_or_written_for_ones_own_eyes(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    charge(ledger, "q [bold]1[/bold]")
+    out = done(capsys, "receipt --person C1 --contact 'desk [4]'")
+    assert "You allowed ε = 0.5" in out
+    assert "q [bold]1[/bold]" in out
+    assert "Say so to: desk [4]." in out
+    out = done(capsys, "receipt --person C1 --html a.html --json a.json")
+    assert "ε" not in out  # nothing personal where only files are asked for
+    assert complaints(Path("a.html").read_text(encoding="utf-8")) == []
+    assert json.loads(Path("a.json").read_text(encoding="utf-8"))["pii_principal_id"] == "C1"
+    assert {stat.S_IMODE(Path(name).stat().st_mode) for name in ("a.html", "a.json")} == {0o600}
+
+
+@pytest.mark.parametrize(
+    "line", ["receipt --person C1", "ledger consent --person C1 --epsilon 1", "ledger forget --person C1"]
+)
+def test_without_the_key_a_command_says_which_and_does_nothing(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    before = ledger.anchor()
+    monkeypatch.delenv("PRIVYPURSE_LEDGER_KEY")
+    code, out, error = run(capsys, line)
+    assert (code, out) == (2, "")
+    assert "PRIVYPURSE_LEDGER_KEY" in error
+    assert "--key" in error
+    monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", "ff" * 32)
+    code, out, error = run(capsys, line)
+    assert (code, out) == (2, "")
+    assert "not that of the ledger" in error
+    assert ledger.anchor() == before
+    assert run(capsys, f"{line} --key ledger.key")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ledger init --epsilons 2,1 --ledger sqlite:///new.db", "must rise"),
+        ("ledger init --epsilons 1", "is there already"),
+        ("ledger import people.csv", "no column 'person'"),
+        ("ledger import absent.csv", "does not exist"),
+        ("ledger consent --person C1 --epsilon 0.7", "no rung of this ledger; choose one of 0.5, 1, 2"),
+        ("ledger consent --person C1 --epsilon 1 --valid-until soon", "2030-12-31"),
+        ("ledger consent --person C9 --withdraw", "never joined"),
+        ("receipt --person C9", "never joined"),
+        ("ledger recover nothing", "nothing was reserved"),
+        ("ledger show --ledger sqlite:///absent.db", "is not there"),
+        ("ledger form --purpose ' '", "purpose is empty"),
+        ("ledger form --purpose x --names a,b", "names has 2 entries for 3 rungs"),
+        ("ledger backup purses.db", "is there already"),
+        ("ledger export no/such/file", "no/such/file cannot be written"),
+        ("ledger form --purpose x -o no/such/file", "no/such/file cannot be written"),
+        ("receipt --person C1 --html no/such/file", "no/such/file cannot be written"),
+    ],
+)
+def test_wrong_input_is_named(capsys: pytest.CaptureFixture[str], ledger: pp.Ledger, line: str, said: str) -> None:
+    before = ledger.anchor()
+    code, _, error = run(capsys, line)
+    assert code == 2
+    assert said in error
+    assert ledger.anchor() == before
+    assert not Path("new.db").exists()
+
+
+def test_no_ledger_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PRIVYPURSE_LEDGER")
+    code, _, error = run(capsys, "ledger show")
+    assert code == 2
+    assert "PRIVYPURSE_LEDGER" in error
+
+
+def test_help_teaches_with_examples_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every example in the help of a command is taken by the parser."""
+    with pytest.raises(SystemExit):
+        cli.main(["ledger", "--help"])
+    commands = re.findall(r"^    ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
+    assert {"init", "import", "consent", "show", "runs", "recover", "verify", "export", "forget"} <= set(commands)
+    for words in [["receipt"], ["ledger"], *(["ledger", name] for name in commands)]:
+        with pytest.raises(SystemExit):
+            cli.main([*words, "--help"])
+        examples = re.findall(r"^  (privypurse .+)$", capsys.readouterr().out, re.MULTILINE)
+        assert examples
+        for example in examples:
+            cli._parser().parse_args(shlex.split(example)[1:])
