@@ -3,7 +3,10 @@
 import json
 import re
 import shlex
+import sqlite3
 import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ import privypurse as pp
 from page_checks import complaints
 from privypurse import cli
 from privypurse.accounting.releases import Gaussian
+from privypurse.cli import ledger_upkeep
 
 URL = "sqlite:///purses.db"
 
@@ -84,18 +88,42 @@ def test_one_person_joins_raises_lowers_withdraws_and_comes_back(
     assert len(ledger.receipt("N1").consents) == 6
 
 
-def test_what_is_shown_tells_nobodys_balance(capsys: pytest.CaptureFixture[str], ledger: pp.Ledger) -> None:
-    """Show and runs print the same whatever was really taken, and whoever is on a rung: rule 15."""
+def shown_alike(capsys: pytest.CaptureFixture[str], ledger: pp.Ledger) -> bool:
+    """Whether show and runs print the same of a ledger with other people, on other rungs, charged otherwise."""
     other = pp.Ledger.create("sqlite:///other.db", epsilons=[0.5, 1, 2], delta=1e-5, key="ledger.key")
     other.join([f"D{number}" for number in range(7)] + ["C1", "C2"], 2.0)
     charge(ledger, "q")
     charge(other, "q", noise=2000.0)  # another cost at the same public cap
-    for command in ("ledger show", "ledger runs"):
-        ours, theirs = (done(capsys, f"{command} --ledger {url}") for url in (URL, "sqlite:///other.db"))
-        assert without_names(ours, ledger) == without_names(theirs, other)
-    assert "0.4" in done(capsys, "ledger runs")
-    assert "how many" in done(capsys, "ledger runs")
-    assert not {"C1", "C2"} & set(done(capsys, "ledger runs").split())
+    said = [
+        [without_names(done(capsys, f"{command} --ledger {url}"), of) for command in ("ledger show", "ledger runs")]
+        for url, of in ((URL, ledger), ("sqlite:///other.db", other))
+    ]
+    return said[0] == said[1]
+
+
+def test_what_is_shown_tells_nobodys_balance(capsys: pytest.CaptureFixture[str], ledger: pp.Ledger) -> None:
+    assert shown_alike(capsys, ledger)  # rule 15
+    out = done(capsys, "ledger runs")
+    assert "0.4" in out
+    assert "how many" in out
+    assert not {"C1", "C2"} & set(out.split())
+
+
+def balances_of_two(ledger: pp.Ledger) -> str:
+    return str(ledger.balances(ledger.members(["C1", "C2"])))
+
+
+@pytest.mark.parametrize("told", [balances_of_two, lambda ledger: str(ledger.verify().people)], ids=["left", "count"])
+def test_a_command_that_showed_balances_or_counts_would_be_seen(
+    capsys: pytest.CaptureFixture[str],
+    ledger: pp.Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    told: Callable[[pp.Ledger], str],
+) -> None:
+    with_key = partial(pp.Ledger.open, key="ledger.key")
+    monkeypatch.setattr(ledger_upkeep, "open_ledger", lambda options: with_key(options.ledger or URL))
+    monkeypatch.setattr(ledger_upkeep, "_show_rungs", lambda ledger, console: console.print(told(ledger)))
+    assert not shown_alike(capsys, ledger)
 
 
 def without_names(text: str, ledger: pp.Ledger) -> str:
@@ -135,8 +163,6 @@ def test_an_old_copy_is_refused_by_its_anchor_and_recovered(
 def test_a_ledger_that_was_tampered_with_is_not_verified(
     capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
 ) -> None:
-    import sqlite3
-
     charge(ledger, "q")
     with sqlite3.connect("purses.db") as database:
         triggers = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
