@@ -21,7 +21,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Consent:
+class ConsentEvent:
     """What the person said once: so much from then on (``rung``), or no more."""
 
     time: datetime
@@ -69,7 +69,7 @@ class ReceiptFacts:
     measure: str
     limit: int
     """What the present rung allows at that measure, in units."""
-    consents: tuple[Consent, ...]
+    consents: tuple[ConsentEvent, ...]
     uses: tuple[Use, ...]
     contact: str = ""
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from privypurse.ledger.bets import GUESSES, right_guesses
-from privypurse.ledger.receipt_facts import Consent, ReceiptFacts, State, Use
+from privypurse.ledger.receipt_facts import ConsentEvent, ReceiptFacts, State, Use
 
 PROFILE = "https://w3id.org/dpv/schema/dpv-27560#receipt"
 _OURS = "urn:privypurse:terms:"
@@ -138,7 +138,7 @@ def _promise(receipt: ReceiptFacts) -> dict[str, Any]:
     }
 
 
-def _event(consent: Consent, receipt: ReceiptFacts) -> dict[str, Any]:
+def _event(consent: ConsentEvent, receipt: ReceiptFacts) -> dict[str, Any]:
     event: dict[str, Any] = {
         "event_time": _utc(consent.time),
         "event_type": "dpv:ExpressedConsent",

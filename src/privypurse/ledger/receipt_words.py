@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from privypurse.ledger.bets import COIN, GUESSES, right_guesses
 from privypurse.ledger.lifetime import Rung
-from privypurse.ledger.receipt_facts import Consent, ReceiptFacts, State, Use
+from privypurse.ledger.receipt_facts import ConsentEvent, ReceiptFacts, State, Use
 
 TITLE = "Receipt: what was done with your data"
 _WIDTH = 100
@@ -66,7 +66,7 @@ def _allowed(receipt: ReceiptFacts) -> Section:
     )
 
 
-def _consent(consent: Consent) -> tuple[str, ...]:
+def _consent(consent: ConsentEvent) -> tuple[str, ...]:
     what = _EVENTS[consent.state] if consent.rung is None else _amount(consent.rung)
     until = "until you withdraw" if consent.valid_until is None else _time(consent.valid_until)
     ends = "" if consent.rung is None else until

@@ -13,7 +13,7 @@ from privypurse._pages import page
 from privypurse.ledger import receipt_json, receipt_words
 from privypurse.ledger.history import Event, moment
 from privypurse.ledger.lifetime import CEILING, Lifetime
-from privypurse.ledger.receipt_facts import Consent, ReceiptFacts, State, Use
+from privypurse.ledger.receipt_facts import ConsentEvent, ReceiptFacts, State, Use
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def _runs(events: Sequence[Event]) -> list[_Run]:
     return list(runs.values())
 
 
-def _consent(event: Event, lifetime: Lifetime) -> Consent:
+def _consent(event: Event, lifetime: Lifetime) -> ConsentEvent:
     until = event.meta.get("valid_until")
-    return Consent(
+    return ConsentEvent(
         time=event.time,
         state=_ENDS.get(event.kind, State.ACTIVE),
         rung=None if event.rung is None else lifetime.rungs[event.rung],
@@ -140,7 +140,7 @@ def _is_over(lifetime: Lifetime, rung: int, totals: Sequence[int]) -> bool:
     return any(total > limit for total, limit in zip(totals, lifetime.limits[rung].tolist(), strict=True))
 
 
-def _state(consents: Sequence[Consent], now: datetime, *, over: bool) -> State:
+def _state(consents: Sequence[ConsentEvent], now: datetime, *, over: bool) -> State:
     last = max(place for place, consent in enumerate(consents) if consent.rung is not None)
     since = {consent.state for consent in consents[last:]}
     for ended in (State.FORGOTTEN, State.WITHDRAWN):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from page_checks import Page, complaints
 from privypurse.ledger import receipt_words
 from privypurse.ledger.lifetime import Lifetime
-from privypurse.ledger.receipt_facts import Consent, State, Use
+from privypurse.ledger.receipt_facts import ConsentEvent, State, Use
 from privypurse.ledger.receipts import Receipt
 
 LOW, HIGH = Lifetime.of([(0.5, 1e-5), (1.0, 1e-5)]).rungs
@@ -37,7 +37,7 @@ RECEIPT = Receipt(
     highest=LOW,
     measure="Rényi divergence of order 40",
     limit=1_000_000,
-    consents=(Consent(DAY, State.ACTIVE, LOW, "bus lines", datetime(2027, 1, 1), "desk 4"),),
+    consents=(ConsentEvent(DAY, State.ACTIVE, LOW, "bus lines", datetime(2027, 1, 1), "desk 4"),),
     uses=(use(100_001, 250_000), use(1, 250_000, settled=False)),
     contact="privacy@example.org",
 )
@@ -56,7 +56,7 @@ def test_the_text_says_what_was_allowed_used_and_left() -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_every_standing_has_its_words(state: State) -> None:
-    there = Consent(DAY, state, LOW if state is State.ACTIVE else None)
+    there = ConsentEvent(DAY, state, LOW if state is State.ACTIVE else None)
     receipt = replace(RECEIPT, state=state, consents=(*RECEIPT.consents, there))
     assert complaints(receipt.html()) == []
     assert ("You take part" in receipt.text()) == (state is State.ACTIVE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import privypurse as pp
@@ -84,8 +84,12 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=5, deadline=None)
+LOWERED = [("raise", 0), ("raise", 0), ("charge", 0), ("lower", 0), ("lower", 0)]  # below what was used by then
+
+
+@settings(max_examples=15, deadline=None)
 @given(STEPS)
+@example(LOWERED)
 def test_no_purse_is_beyond_its_limit_but_one_that_was_lowered(template: Path, steps: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(template, f"{folder}/purses.db")
