@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from privypurse.accounting.releases import Release
+from privypurse.accounting.releases import ClientSampled, Release
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.budgets.person_ids import ids_of, texts_of
 from privypurse.errors import InvalidInput
 from privypurse.ledger import entries, history, keys, people, runs, standing
 from privypurse.ledger.consent_tables import Difference, read_consents
 from privypurse.ledger.history import Event, Run
-from privypurse.ledger.lifetime import ApproximateDP, added
+from privypurse.ledger.lifetime import ApproximateDP, added, holds
 from privypurse.ledger.opened import OpenLedger
 from privypurse.ledger.people import Consent, Members
 from privypurse.ledger.receipts import Receipt, receipt_of
@@ -125,7 +125,16 @@ class Ledger(OpenLedger):
             return people.members(connection, self.id, self.lifetime, ids, keys.required(self._key))
 
     def charges_of(self, releases: Sequence[Release | ApproximateDP]) -> IntArray:
-        """What releases cost, in units: int64 [releases, columns], a column for each order (see `Lifetime`)."""
+        """What releases cost, in units: int64 [releases, columns], a column for each order (see `Lifetime`).
+
+        Against the server nothing is saved by who joins a round: it sees that (rule 8).
+        """
+        known = [release for release in releases if not isinstance(release, ApproximateDP)]
+        if self.adversary == "server" and (hiding := [one for one in known if holds(one, ClientSampled)]):
+            raise InvalidInput(
+                f"{hiding[0]} costs less because nobody sees who joined, and this ledger promises against the "
+                "server, who does; charge what is released in a round for each round joined"
+            )
         return self.lifetime.charges_of(releases)
 
     def caps(self, charges: Any, at_most: float | None) -> IntArray:

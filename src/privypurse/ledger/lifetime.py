@@ -184,7 +184,7 @@ class Lifetime:
                 raise InvalidInput(f"there is no Rényi bound for {release}, so it cannot be charged for life")
         orders = np.array([rung.order for rung in self.rungs])
         # A round's bound takes chords between the orders given: few orders would make it loose.
-        all_orders = ORDERS if any(map(_has_round, releases)) else np.empty(0)
+        all_orders = ORDERS if any(holds(release, SampledRound) for release in releases) else np.empty(0)
         accountant = RDP(orders=np.unique(np.concatenate([orders, all_orders])))
         curves: FloatArray = accountant.curves(releases)[:, np.searchsorted(accountant.orders, orders)]
         return never_lost(units_up(curves), releases)
@@ -247,13 +247,12 @@ def _checked_grants(grants: Any) -> list[tuple[float, float]]:
     return checked
 
 
-def _has_round(release: Release) -> bool:
+def holds(release: Release, kind: type) -> bool:
+    """Whether a release is of this kind, or has one in it."""
     match release:
-        case SampledRound():
-            return True
-        case ClientSampled(_, inner, _):
-            return _has_round(inner)
+        case SampledRound(_, inner, _) | ClientSampled(_, inner, _):
+            return isinstance(release, kind) or holds(inner, kind)
         case Composed(releases):
-            return any(map(_has_round, releases))
+            return any(holds(part, kind) for part in releases)
         case _:
-            return False
+            return isinstance(release, kind)
