@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import postgres_server
+
 _MODULES = {  # component: the module that only it brings
     "flower": "flwr",
     "images": "PIL",
@@ -39,7 +41,9 @@ def missing(component: str) -> str | None:
 
         return None if torch.cuda.is_available() else "needs a CUDA device"
     module = _MODULES[name]
-    return None if importlib.util.find_spec(module) else f"{module} (component {name}) is not installed"
+    if not importlib.util.find_spec(module):
+        return f"{module} (component {name}) is not installed"
+    return postgres_server.why_not() if name == "postgres" else None
 
 
 def required() -> set[str]:

@@ -79,7 +79,7 @@ class Database:
 
     @contextmanager
     def writer(self) -> Iterator[Connection]:
-        with self._told("written"), self.engine.connect() as plain:
+        with self._told(f"written; {_HELD}"), self.engine.connect() as plain:
             connection = plain.execution_options(privypurse_writer=True)
             with connection.begin():
                 if self.path is None:
@@ -94,11 +94,9 @@ class Database:
         try:
             yield
         except DBAPIError as error:
-            raise PrivyPurseError(
-                f"the ledger {self} could not be {what}: {_first_line(error.orig)}; {_HELD}"
-            ) from error
+            raise PrivyPurseError(f"{_first_line(error.orig)}: the ledger {self} could not be {what}") from error
         except SQLAlchemyError as error:
-            raise PrivyPurseError(f"the ledger {self} could not be {what}: {_first_line(error)}; {_HELD}") from error
+            raise PrivyPurseError(f"{_first_line(error)}: the ledger {self} could not be {what}") from error
 
     def make_file(self) -> None:
         """The empty file of a new SQLite ledger, for its owner's eyes before anything is in it."""

@@ -70,9 +70,26 @@ def _entry(row: Any) -> Entry:
     return Entry(seq, when, kind, run, json.loads(meta), None if classes is None else bytes(classes), bytes(hashed))
 
 
-def last(connection: Connection) -> Entry | None:
-    row = connection.execute(sa.select(*_COLUMNS).order_by(schema.entry.c.seq.desc()).limit(1)).first()
-    return None if row is None else _entry(row)
+@dataclass(frozen=True)
+class Head:
+    """How far the chain has come."""
+
+    seq: int
+    time: int
+    hash: bytes
+
+
+# Statements are made once: to put them together takes longer than to run them.
+_LAST = (
+    sa.select(schema.entry.c.seq, schema.entry.c.time, schema.entry.c.hash)
+    .order_by(schema.entry.c.seq.desc())
+    .limit(1)
+)
+
+
+def last(connection: Connection) -> Head | None:
+    row = connection.execute(_LAST).first()
+    return None if row is None else Head(row.seq, row.time, bytes(row.hash))
 
 
 def of_run(connection: Connection, run: str) -> dict[str, Entry]:
@@ -88,23 +105,29 @@ def of_kinds(connection: Connection, *kinds: str) -> list[Entry]:
     return [_entry(row) for row in found]
 
 
+_NUMBERED = sa.select(*_COLUMNS).where(schema.entry.c.seq.in_(sa.bindparam("seqs", expanding=True)))
+
+
 def numbered(connection: Connection, seqs: Iterable[int]) -> dict[int, Entry]:
     """The entries of these numbers."""
     wanted = sorted(set(seqs))
     out: dict[int, Entry] = {}
     for begin in range(0, len(wanted), _AT_ONCE):
-        some = wanted[begin : begin + _AT_ONCE]
-        for row in connection.execute(sa.select(*_COLUMNS).where(schema.entry.c.seq.in_(some))):
+        for row in connection.execute(_NUMBERED, {"seqs": wanted[begin : begin + _AT_ONCE]}):
             out[row.seq] = _entry(row)
     return out
 
 
+_SETTLED = schema.entry.alias()
+_OPEN = sa.select(*_COLUMNS).where(
+    schema.entry.c.kind == "reserve",
+    ~sa.exists().where(_SETTLED.c.run == schema.entry.c.run, _SETTLED.c.kind == "settle"),
+)
+
+
 def open_runs(connection: Connection) -> list[Entry]:
     """Reservations that are not settled."""
-    settled = schema.entry.alias()
-    none = ~sa.exists().where(settled.c.run == schema.entry.c.run, settled.c.kind == "settle")
-    found = connection.execute(sa.select(*_COLUMNS).where(schema.entry.c.kind == "reserve", none))
-    return sorted(map(_entry, found), key=lambda entry: entry.seq)
+    return sorted(map(_entry, connection.execute(_OPEN)), key=lambda entry: entry.seq)
 
 
 def consent_counter(connection: Connection) -> int:
@@ -124,7 +147,8 @@ def rows_of(connection: Connection, seq: int) -> list[Row]:
 
 def time_now(connection: Connection) -> int:
     """Never earlier than the latest entry, wherever a clock has gone."""
-    return not_before(int(connection.execute(sa.select(sa.func.max(schema.entry.c.time))).scalar() or 0))
+    head = last(connection)
+    return not_before(0 if head is None else head.time)
 
 
 def not_before(latest: int) -> int:
@@ -159,8 +183,8 @@ def append(
     return Entry(seq, when, kind, run, meta, classes, hashed)
 
 
-def require_contains(connection: Connection, seq: int, hashed: bytes, what: str) -> None:
+def require_contains(connection: Connection, seen: Head, what: str) -> None:
     """Raise unless the chain has this entry."""
-    found = connection.execute(sa.select(schema.entry.c.hash).where(schema.entry.c.seq == seq)).scalar()
-    if found is None or bytes(found) != hashed:
+    found = connection.execute(sa.select(schema.entry.c.hash).where(schema.entry.c.seq == seen.seq)).scalar()
+    if found is None or bytes(found) != seen.hash:
         raise PrivyPurseError(what)

@@ -164,7 +164,7 @@ class Ledger(OpenLedger):
         self._require_ours(members)
         with self._reading() as connection:
             stand, places = people.of(connection, self.lifetime, members.numbers, self._key)
-            active = stand.active(entries.time_now(connection))[places]
+            active = stand.active(self._time())[places]
         left = np.where(active[:, None], standing.room(stand, places, public=public), 0)
         if not own:
             return left
@@ -256,7 +256,7 @@ class Ledger(OpenLedger):
     def _still_standing(self, reserved: Reserved) -> AnyArray:
         with self._reading() as connection:
             stand, places = people.of(connection, self.lifetime, reserved.numbers, self._key)
-            fits = stand.active(entries.time_now(connection))[places]
+            fits = stand.active(self._time())[places]
             for column in range(self.lifetime.columns):
                 taken = added(stand.spent[column, places], stand.reserved[column, places])
                 fits &= taken <= stand.limits(column)[places]

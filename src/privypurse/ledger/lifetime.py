@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -196,22 +196,25 @@ class Lifetime:
         2017, arXiv 1702.07476, Proposition 7; μ by Balle & Wang 2018, arXiv 1805.06530, Theorem 8), or the whole
         limit where ``at_most`` is None. At the other columns: the most that a row within it costs.
         """
-        count = len(self.rungs)
-        caps = np.zeros((count, self.columns), dtype=np.int64)
-        for k, rung in enumerate(self.rungs):
-            own = rung.limit if at_most is None else min(rung.limit, self._gaussian_units(rung, at_most))
+        caps = np.zeros((len(self.rungs), self.columns), dtype=np.int64)
+        for k, own in enumerate(_own_caps(self.rungs, at_most)):
             fits = charges[charges[:, k] <= own]
             if fits.size:
                 caps[k] = fits.max(axis=0)
             caps[k, k] = own
         return caps
 
-    def _gaussian_units(self, rung: Rung, at_most: float) -> int:
-        epsilon = real(
-            at_most, "at_most", above=0, most=1e9, hint="an ε at the person's δ, or None for all that is left"
-        )
-        mu = float(gdp.mu(epsilon, rung.delta))
-        return int(units_up(rung.order * mu**2 / 2 * _SOLVED))
+
+@lru_cache(maxsize=256)
+def _own_caps(rungs: tuple[Rung, ...], at_most: float | None) -> tuple[int, ...]:
+    """The cap of each rung at its own order."""
+    limits = [rung.limit for rung in rungs]
+    if at_most is None:
+        return tuple(limits)
+    epsilon = real(at_most, "at_most", above=0, most=1e9, hint="an ε at the person's δ, or None for all that is left")
+    mu = gdp.mu(epsilon, np.array([rung.delta for rung in rungs]))
+    units = units_up(np.array([rung.order for rung in rungs]) * mu**2 / 2 * _SOLVED)
+    return tuple(np.minimum(limits, units).tolist())
 
 
 def checked_charges(charges: Any, columns: int) -> IntArray:

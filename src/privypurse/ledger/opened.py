@@ -47,9 +47,9 @@ class OpenLedger:
         """Not for users: `Ledger.create` and `Ledger.open` make one."""
         self._database, self._key = database, key
         self._anchor_path = None if anchor is None else Path(anchor)
-        self._seen: tuple[int, bytes] | None = None
+        self._seen: entries.Head | None = None
         with database.reader() as connection:
-            self._head(connection)
+            self._head(connection, None)
             row = connection.execute(sa.select(schema.ledger)).one()
         terms = json.loads(row.terms)
         self.id, self.unit, self.adversary = str(row.id), str(row.unit), str(row.adversary)
@@ -97,7 +97,7 @@ class OpenLedger:
             database.remove_file()
             raise
         made = cls(database, secret, anchor)
-        made._refresh_anchor()
+        made._keep(made.anchor())
         return made
 
     @classmethod
@@ -132,37 +132,44 @@ class OpenLedger:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
+        seen = self._seen  # before the transaction begins: another thread may go on meanwhile
         with self._database.reader() as connection:
-            self._head(connection)
+            self._head(connection, seen)
             yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
+        seen = self._seen
         with self._database.writer() as connection:
-            self._head(connection)
+            self._head(connection, seen)
             yield connection
-            after = entries.last(connection)
-        if after is not None:
-            self._seen = after.seq, after.hash
-        self._refresh_anchor()
+            head, kept = entries.last(connection), copies.anchor(connection)
+        self._seen = head  # only now: what was not committed is not there
+        self._keep(kept)
 
-    def _head(self, connection: Connection) -> None:
+    def _head(self, connection: Connection, seen: entries.Head | None) -> None:
         """Check that this is the chain seen before, and remember how far it has come."""
-        if self._seen is not None:
-            entries.require_contains(
-                connection,
-                *self._seen,
-                f"the ledger {self._database} is not the one it was: an entry seen before is missing or changed. Was "
-                "an older copy put in its place? Nothing was done",
-            )
         head = entries.last(connection)
         if head is None:
             raise InvalidInput(f"{self._database} has no entries; it is no ledger, or making it was broken off")
-        self._seen = head.seq, head.hash
+        if seen is not None and seen != head:
+            entries.require_contains(
+                connection,
+                seen,
+                f"the ledger {self._database} is not the one it was: an entry seen before is missing or changed. Was "
+                "an older copy put in its place? Nothing was done",
+            )
+        self._seen = head
 
-    def _refresh_anchor(self) -> None:
-        if self._anchor_path is not None:
-            self.write_anchor(self._anchor_path)
+    def _time(self) -> int:
+        """Now, or the time of the latest entry seen if that is later."""
+        return entries.not_before(0 if self._seen is None else self._seen.time)
+
+    def _keep(self, anchor: Anchor) -> None:
+        """Write the anchor that was given at opening, unless another process has got further meanwhile."""
+        path = self._anchor_path
+        if path is not None and not (path.exists() and Anchor.read(path).entry >= anchor.entry):
+            anchor.write(path)
 
     @property
     def rungs(self) -> tuple[Rung, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,22 @@ NOBODY = 255
 WITHDRAWN, FORGOTTEN, FROZEN = 1, 2, 4
 _STATUS = {"withdraw": WITHDRAWN, "forget": FORGOTTEN, "freeze": FROZEN}
 NEVER = 2**63 - 1
-SNAPSHOT_EVERY = 64
+SNAPSHOT_EVERY = 16
 """Rows of a block after which its sums are written down."""
 _CHUNK = 64  # blocks read at once
+
+_WANTED: sa.BindParameter[Any] = sa.bindparam("numbers", expanding=True)
+_ROWS_SINCE = sa.select(schema.block.c.entry, schema.block.c.number, schema.block.c.payload).where(
+    schema.block.c.number.in_(_WANTED), schema.block.c.entry > sa.bindparam("least")
+)
+_ROWS_OF = sa.select(schema.block.c.number, schema.block.c.payload).where(
+    schema.block.c.number.in_(_WANTED), schema.block.c.entry == sa.bindparam("entry")
+)
+_SNAPSHOTS = (
+    sa.select(schema.snapshot, schema.entry.c.hash)
+    .join(schema.entry, schema.entry.c.seq == schema.snapshot.c.entry)
+    .where(schema.snapshot.c.number.in_(_WANTED))
+)
 
 
 class Standing:
@@ -141,10 +155,9 @@ def _chunk(
 ) -> Standing:
     part = Standing(blocks, whole.lifetime)
     seen = _from_snapshots(connection, part, key) if key else {}
-    ours = _numbers(blocks)
-    least = min((seen.get(number, 0) for number in blocks.tolist()), default=0)
-    columns = (schema.block.c.entry, schema.block.c.number, schema.block.c.payload)
-    rows = connection.execute(sa.select(*columns).where(ours, schema.block.c.entry > least)).all()
+    numbers = blocks.tolist()
+    least = min(seen.get(number, 0) for number in numbers)
+    rows = connection.execute(_ROWS_SINCE, {"numbers": numbers, "least": least}).all()
     fresh = [(seq, number, bytes(payload)) for seq, number, payload in rows if seq > seen.get(number, 0)]
     fresh.sort(key=itemgetter(0, 1))
     missing = {seq for seq, _, _ in fresh} - known.keys()
@@ -155,18 +168,11 @@ def _chunk(
         since += 1
     part.rows_since_snapshot = since
     for entry in opened:
-        of_entry = connection.execute(sa.select(*columns[1:]).where(ours, schema.block.c.entry == entry.seq))
-        content = sorted((number, bytes(payload)) for number, payload in of_entry)
+        found = connection.execute(_ROWS_OF, {"numbers": numbers, "entry": entry.seq})
+        content = sorted((number, bytes(payload)) for number, payload in found)
         if content:
             part.reserve(entry, content)
     return part
-
-
-def _numbers(blocks: IntArray) -> sa.ColumnElement[bool]:
-    """These blocks, for a query."""
-    if blocks.size == int(blocks[-1] - blocks[0]) + 1:
-        return schema.block.c.number.between(int(blocks[0]), int(blocks[-1]))
-    return schema.block.c.number.in_(blocks.tolist())
 
 
 def _mark(key: Key, number: int, seq: int, hashed: bytes, payload: bytes) -> bytes:
@@ -175,14 +181,11 @@ def _mark(key: Key, number: int, seq: int, hashed: bytes, payload: bytes) -> byt
 
 def _from_snapshots(connection: Connection, part: Standing, key: Key) -> dict[int, int]:
     """Take the sums that are there; for each block so found the entry they go up to."""
-    found = connection.execute(
-        sa.select(schema.snapshot).where(schema.snapshot.c.number.in_(part.blocks.tolist()))
-    ).all()
-    hashes = {entry.seq: entry.hash for entry in entries.numbered(connection, {row.entry for row in found}).values()}
+    found = connection.execute(_SNAPSHOTS, {"numbers": part.blocks.tolist()}).all()
     seen = {}
     for row in found:
         payload = bytes(row.payload)
-        if _mark(key, row.number, row.entry, hashes.get(row.entry, b""), payload) == bytes(row.mark):
+        if _mark(key, row.number, row.entry, bytes(row.hash), payload) == bytes(row.mark):
             part.unpack(int(np.searchsorted(part.blocks, row.number)), payload)
             seen[row.number] = row.entry
     return seen

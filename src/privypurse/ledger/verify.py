@@ -82,10 +82,18 @@ class _Sums:
 def verified(connection: Connection) -> Verified:
     """Check chain, people, terms, and every person's sums after every entry."""
     report = Verified()
+    try:
+        _check(connection, report)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        report.complain(f"there is something that cannot be read: {type(error).__name__}: {error}")
+    return report
+
+
+def _check(connection: Connection, report: Verified) -> None:
     entries = _chain(connection, report)
     if not entries:
         report.complain("there is no entry")
-        return report
+        return
     terms = _terms(connection, entries[0], report)
     _people(connection, entries, report)
     _runs(entries, report)
@@ -97,7 +105,6 @@ def verified(connection: Connection) -> Verified:
                 _caps(entry, terms, report)
         for number in range(-(-report.people // _PLACES)):
             _Block(number, limits, report).replay(connection, by_seq)
-    return report
 
 
 def _chain(connection: Connection, report: Verified) -> list[_Entry]:

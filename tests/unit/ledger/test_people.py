@@ -1,0 +1,250 @@
+"""Joining, changing, leaving, importing: by id, in one canonical form, with nothing personal kept."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import privypurse as pp
+from privypurse.ledger import entries, keys, people
+
+KEY = bytes(range(32))
+ONE = np.ones((1, 3), dtype=np.int64)
+
+
+def test_an_id_is_the_same_person_however_it_is_written(ledger: pp.Ledger) -> None:
+    ledger.join([7, "Ann", "Zo\u00eb"], [0.5, 1.0, 4.0])
+    people = ledger.members(["Zoe\u0308", " 7", "Ann "])
+    assert people.numbers.tolist() == [2, 0, 1]
+    assert people.rung.tolist() == [2, 0, 1]
+    with pytest.raises(pp.InvalidInput, match="'07', who never joined"):
+        ledger.members(["07"])
+
+
+def test_no_id_is_in_the_file(ledger: pp.Ledger, tmp_path: Path) -> None:
+    ledger.join(["Annabelle-Lee"], 1.0)
+    ledger.charge("one", ledger.members(["Annabelle-Lee"]), ONE, [0])
+    ledger.export(tmp_path / "export.jsonl")
+    ledger.backup(tmp_path / "backup.db")
+    for file in tmp_path.iterdir():
+        assert b"Annabelle" not in file.read_bytes()
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_many_are_found_as_few_are(ledger: pp.Ledger) -> None:
+    ids = [f"C{number:05d}" for number in range(3000)]
+    ledger.join(ids, 1.0)
+    rng = np.random.default_rng(0)
+    mixed = rng.permutation(3000)
+    assert (ledger.members([ids[place] for place in mixed]).numbers == mixed).all()
+    assert ledger.members([ids[2999], ids[0]]).numbers.tolist() == [2999, 0]
+    with pytest.raises(pp.InvalidInput, match=r"'x'.*1 in all"):
+        ledger.members([*ids, "x"])
+
+
+def test_hashes_that_agree_in_one_half_are_told_apart() -> None:
+    known = np.array([[5, 1], [5, 2], [6, 1], [5, 3]], dtype=np.uint64)
+    wanted = np.array([[5, 3], [5, 1], [6, 2], [5, 2], [9, 9], [6, 1], [5, 4]], dtype=np.uint64)
+    assert people._matched(known, wanted).tolist() == [3, 0, -1, 1, -1, 2, -1]
+    assert people._matched(known[:0], wanted).tolist() == [-1] * 7
+
+
+WRONG_IDS = [
+    (["a", "b", "a"], "'a' more than once"),
+    (["a", " a"], "more than once"),
+    ([1, "1"], "more than once"),
+    ([], "empty"),
+    ([1.0], "float"),
+    ([""], "no id"),
+    ([["a"]], "one id"),
+]
+
+
+@pytest.mark.parametrize(("ids", "said"), WRONG_IDS)
+def test_bad_ids_are_refused_everywhere(ledger: pp.Ledger, ids: list[object], said: str) -> None:
+    ledger.join(["a", "b", 1], 1.0)
+    for use in (ledger.members, ledger.withdraw, ledger.forget, lambda ids: ledger.change(ids, 0.5)):
+        with pytest.raises(pp.InvalidInput, match=said):
+            use(ids)
+    assert ledger.show().entries == 2
+
+
+def test_states_are_checked_and_named(ledger: pp.Ledger) -> None:
+    ledger.join(["a"], 1.0)
+    with pytest.raises(pp.InvalidInput, match="'a' holds a purse already"):
+        ledger.join(["b", "a"], 1.0)
+    with pytest.raises(pp.InvalidInput, match="'b', who never joined"):
+        ledger.change(["a", "b"], 0.5)
+    with pytest.raises(pp.InvalidInput, match=r"0\.7, which is no rung"):
+        ledger.join(["b"], 0.7)
+    with pytest.raises(pp.InvalidInput, match="2 entries for 3 ids"):
+        ledger.join(["x", "y", "z"], [0.5, 1.0])
+    ledger.withdraw(["a"])
+    with pytest.raises(pp.InvalidInput, match="'a' has withdrawn"):
+        ledger.change(["a"], 0.5)
+
+
+def test_a_grant_ends_when_it_says_and_no_clock_brings_it_back(
+    ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = entries.now()
+    tomorrow = datetime.fromtimestamp(now / 1e6 + 86_400, tz=UTC)
+    ledger.join(["a", "b"], 1.0, valid_until=tomorrow)
+    ledger.join(["c"], 1.0)
+    who = ledger.members(["a", "b", "c"])
+    assert ledger.charge("one", who, ONE, [0, 0, 0]).admitted.all()
+    monkeypatch.setattr(entries, "now", lambda: now + 2 * 86_400 * 10**6)
+    assert ledger.charge("two", who, ONE, [0, 0, 0]).admitted.tolist() == [False, False, True]
+    monkeypatch.setattr(entries, "now", lambda: now)
+    assert ledger.charge("three", who, ONE, [0, 0, 0]).admitted.tolist() == [False, False, True]
+    ledger.join(["a"], 1.0, valid_until="2100-01-01")
+    assert ledger.charge("four", who, ONE, [0, 0, 0]).admitted.tolist() == [True, False, True]
+    assert ledger.verify().sound
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        (date(2030, 1, 2), 1893542400),
+        ("2030-01-02", 1893542400),
+        ("2030-01-02T01:00:00+01:00", 1893542400),
+        (datetime(2030, 1, 2), 1893542400),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_times_are_in_utc(given: object, seconds: int | None) -> None:
+    assert people.microseconds(given) == (None if seconds is None else seconds * 10**6)
+
+
+@pytest.mark.parametrize("given", ["soon", 20300102, 1.5])
+def test_what_is_no_time_is_refused(given: object) -> None:
+    with pytest.raises(pp.InvalidInput, match="valid_until"):
+        people.microseconds(given)
+
+
+def test_history_is_of_one_person_alone(ledger: pp.Ledger) -> None:
+    ledger.join(["a", "b"], [0.5, 1.0], purpose="research", recorded_by="desk")
+    ledger.reserve("one", ledger.members(["a", "b"]), np.array([[5, 6, 7], [1, 2, 3]]), [0, 1]).settle()
+    ledger.charge("two", ledger.members(["b"]), ONE, [0])
+    ledger.change(["a"], 4.0)
+    ledger.withdraw(["a"])
+    told = [(event.kind, event.run, event.rung, event.charged) for event in ledger.history("a")]
+    assert told == [
+        ("join", None, 0, None),
+        ("reserve", "one", None, (5, 6, 7)),
+        ("settle", "one", None, (5, 6, 7)),
+        ("consent", None, 2, None),
+        ("withdraw", None, None, None),
+    ]
+    assert ledger.history("a")[0].meta["purpose"] == "research"
+    assert not any("new" in event.meta or "request" in event.meta for event in ledger.history("a"))
+
+
+class TestImport:
+    TABLE = "person,epsilon,purpose,valid_until\na,1,care,2100-01-01\nb,0.5,,\nc,4,care,2100-01-01\nd,1,,\n"
+
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Path:
+        path = tmp_path / "consents.csv"
+        path.write_text(self.TABLE)
+        return path
+
+    def test_a_dry_run_shows_the_difference_and_writes_nothing(self, ledger: pp.Ledger, table: Path) -> None:
+        ledger.join(["b", "c", "d", "e"], [1.0, 1.0, 1.0, 1.0])
+        before = ledger.show()
+        difference = ledger.import_table(table)
+        assert difference.joining == ("a",)
+        assert difference.raising == ("c",)
+        assert difference.lowering == ("b",)
+        assert difference.unchanged == 1
+        assert ledger.show() == before
+        assert ledger.import_table(table, dry_run=False) == difference
+        assert ledger.members(["a", "b", "c", "d", "e"]).rung.tolist() == [1, 0, 2, 1, 1]
+        assert ledger.import_table(table).unchanged == 4
+        assert ledger.history("a")[0].meta["purpose"] == "care"
+        assert str(difference) == "1 join, 0 come back, 1 raise, 1 lower, 1 stay as they are"
+
+    def test_who_had_left_comes_back_with_what_they_had_spent(self, ledger: pp.Ledger, table: Path) -> None:
+        ledger.join(["a"], 1.0)
+        ledger.charge("one", ledger.members(["a"]), ONE, [0])
+        ledger.withdraw(["a"])
+        assert ledger.import_table(table, dry_run=False).returning == ("a",)
+        assert ledger.balances(ledger.members(["a"])).tolist() == [ledger.rungs[1].limit - 1]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("person,epsilon\na,1\nb,0.7\n", "no rung"),
+            ("person,epsilon\na,1\na,1\n", "more than once"),
+            ("id,epsilon\na,1\n", "no column 'person'"),
+            ("person,epsilon,valid_until\na,1,soon\n", "valid_until"),
+        ],
+    )
+    def test_a_wrong_row_is_told_and_nothing_is_written(
+        self, ledger: pp.Ledger, tmp_path: Path, text: str, said: str
+    ) -> None:
+        (tmp_path / "wrong.csv").write_text(text)
+        for dry_run in (True, False):
+            with pytest.raises(pp.InvalidInput, match=said):
+                ledger.import_table(tmp_path / "wrong.csv", dry_run=dry_run)
+        assert ledger.show().entries == 1
+
+    def test_a_data_frame_does_too(self, ledger: pp.Ledger) -> None:
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame({"who": [1, 2], "eps": [0.5, 1.0], "purpose": ["care", None]})
+        ledger.import_table(frame, person="who", epsilon="eps", dry_run=False)
+        assert ledger.members(["1", "2"]).rung.tolist() == [0, 1]
+
+
+class TestKeys:
+    def test_the_file_is_made_for_its_owner_and_found_again(self, tmp_path: Path) -> None:
+        path = tmp_path / "key"
+        url = f"sqlite:///{tmp_path / 'purses.db'}"
+        pp.Ledger.create(url, [(1.0, 1e-5)], key=path).join(["a"], 1.0)
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert len(pp.Ledger.open(url, key=str(path)).members(["a"])) == 1
+
+    def test_a_variable_has_the_key_or_its_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "key"
+        path.write_text(KEY.hex())
+        for value in (KEY.hex(), str(path)):
+            monkeypatch.setenv(keys.VARIABLE, value)
+            assert keys.required(keys.found(None)).keyed(["a"]) == keys.Key(KEY).keyed(["a"])
+
+    def test_a_wrong_key_is_told_at_once(self, ledger: pp.Ledger) -> None:
+        with pytest.raises(pp.InvalidInput, match="not that of the ledger"):
+            pp.Ledger.open(str(ledger._database), key=bytes(32))
+
+    def test_without_the_key_it_verifies_and_names_nobody(
+        self, ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ledger.join(["a"], 1.0)
+        monkeypatch.delenv(keys.VARIABLE, raising=False)
+        blind = pp.Ledger.open(str(ledger._database))
+        assert blind.verify().sound
+        for use in (blind.members, blind.withdraw, lambda ids: blind.history(ids[0])):
+            with pytest.raises(pp.InvalidInput, match="PRIVYPURSE_LEDGER_KEY"):
+                use(["a"])
+
+    @pytest.mark.parametrize("content", ["", "xyz", "00" * 31, "ü"])
+    def test_a_file_that_holds_no_key_is_refused(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "key").write_text(content)
+        with pytest.raises(pp.InvalidInput, match="key"):
+            keys.found(tmp_path / "key")
+        with pytest.raises(pp.InvalidInput, match="cannot be read"):
+            keys.found(tmp_path / "nothing")
+
+    def test_two_keys_give_two_hashes(self) -> None:
+        assert keys.Key(KEY).keyed(["a"]) != keys.Key(bytes(32)).keyed(["a"])
+
+
+def test_other_units_and_adversaries_are_refused(ledger: pp.Ledger) -> None:
+    ledger.require_terms(adversary="server")
+    with pytest.raises(pp.InvalidInput, match="adversary is 'public'"):
+        ledger.require_terms(adversary="public")
+    with pytest.raises(pp.InvalidInput, match="unit is 'record'"):
+        ledger.require_terms(unit="record", adversary="server")
