@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
 
@@ -49,9 +48,10 @@ def live(url: str, released: int, seed: int, *, charge_first: bool = True) -> No
                 make(1, f"question of {name}")
 
 
-def killed(url: str, after: float, seed: int, *, charge_first: bool) -> Counter[str]:
-    """How many steps of each run a process made before it was killed, after so many seconds of work."""
+def killed(url: str, rng: random.Random, *, charge_first: bool) -> Counter[str]:
+    """How many steps of each run a process made before it was killed, a random moment after a random step."""
     reading, writing = os.pipe()
+    seed, steps, after = rng.getrandbits(60), rng.randint(0, 3), rng.uniform(0.0, 0.02)
     child = os.fork()
     if child == 0:
         try:
@@ -60,21 +60,17 @@ def killed(url: str, after: float, seed: int, *, charge_first: bool) -> Counter[
         finally:
             os._exit(1)
     os.close(writing)
-    parts: list[bytes] = []
-
-    def read() -> None:
-        while part := os.read(reading, 65536):
-            parts.append(part)
-
-    reader = threading.Thread(target=read)
-    reader.start()
+    content = b""
+    while content.count(b"\n") < steps and (part := os.read(reading, 65536)):
+        content += part
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    reader.join()
+    while part := os.read(reading, 65536):
+        content += part
     os.close(reading)
     assert os.WIFSIGNALED(status), "the process ended by itself"
-    return Counter(b"".join(parts).decode().splitlines())
+    return Counter(content.decode().splitlines())
 
 
 def charged(ledger: pp.Ledger) -> dict[str, int]:
@@ -89,8 +85,8 @@ def survive(url: str, times: int, *, charge_first: bool = True) -> None:
     ledger.join(IDS, ledger.rungs[-1].epsilon)
     rng, released = random.Random(0), Counter[str]()
     for number in range(times):
-        released += killed(url, rng.uniform(0.0, 0.25), rng.getrandbits(60), charge_first=charge_first)
-        if number % 10 == 9 or number == times - 1:
+        released += killed(url, rng, charge_first=charge_first)
+        if number % 50 == 49 or number == times - 1:
             paid = charged(ledger)
             missing = [run for run, steps in released.items() if paid.get(run, 0) < steps * STEP]
             assert not missing, f"released and not charged: {missing}"

@@ -194,7 +194,8 @@ class TestImport:
         assert ledger.show().entries == 1
 
     def test_a_data_frame_does_too(self, ledger: pp.Ledger) -> None:
-        pandas = pytest.importorskip("pandas")
+        import pandas
+
         frame = pandas.DataFrame({"who": [1, 2], "eps": [0.5, 1.0], "purpose": ["care", None]})
         ledger.import_table(frame, person="who", epsilon="eps", dry_run=False)
         assert ledger.members(["1", "2"]).rung.tolist() == [0, 1]
