@@ -16,3 +16,13 @@ def frozen(array: npt.NDArray[T]) -> npt.NDArray[T]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def distinct(*columns: IntArray) -> tuple[list[IntArray], IntArray]:
+    """The distinct rows of these columns, column by column and in their order, and for each row its place there."""
+    place = np.zeros(columns[0].size, dtype=np.int64)
+    for column in columns:
+        values, which = np.unique(column, return_inverse=True)
+        place = np.unique(place * values.size + which, return_inverse=True)[1]
+    first = np.unique(place, return_index=True)[1]
+    return [np.asarray(column)[first] for column in columns], place

@@ -1,12 +1,17 @@
 """plan: from everyone's budget to a training plan that keeps every one of them."""
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privypurse._validate import real
 from privypurse.accounting import Progress, accountant_named
 from privypurse.arrays import IntArray
+from privypurse.assignment import under_ledger
 from privypurse.assignment.method import (
     Assignment,
     Calibrator,
@@ -19,6 +24,7 @@ from privypurse.assignment.method import (
 )
 from privypurse.assignment.methods import METHODS
 from privypurse.budgets import Budgets
+from privypurse.budgets.budgets import LARGEST, SMALLEST
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
@@ -26,6 +32,10 @@ from privypurse.plans.level_table import in_every_step
 from privypurse.plans.planned_training import FIXED_SHARE
 from privypurse.plans.stop_rules import Stop
 from privypurse.plans.summary import large_delta
+from privypurse.plans.under_ledger import UnderLedger
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 _HARDLY = 0.01  # expected draws in all steps below which somebody takes part in name only
 
@@ -40,6 +50,8 @@ def plan(
     noise_multiplier: float | None = None,
     extra_steps: int = 0,
     stop: Stop | None = None,
+    ledger: Ledger | None = None,
+    at_most: float | None = None,
     accountant: str = "pld",
     progress: Progress | None = None,
 ) -> Plan:
@@ -51,6 +63,9 @@ def plan(
     ``extra_steps`` may follow the fixed ``steps``: in them takes part who has something left, because their gradients
     were smaller than their clip norm. A filter sees to it that nobody overdraws (`Plan.filter` says which). ``stop``
     (`StopAtPlateau`, `StopWhenFew`) ends them early by private questions, which the plan pays for.
+
+    ``ledger``: each ε is what a person allows now, and nobody's rate or clip norm costs more than their purse holds;
+    ``at_most`` is the run's public cap, an ε, without which public balances lose all they have (docs/ledger.md).
 
     Guarantee: ``plan.spent() <= budgets.epsilon`` for every record, proved by the named accountant ("pld", the
     tighter, or "rdp"). A method of one's own that declares that it keeps no budget gives a plan that promises
@@ -67,27 +82,46 @@ def plan(
         extra_steps=extra_steps,
         stop=stop,
     )
-    levels, level_of = budgets.levels()
-    if noise_multiplier is None:
-        require_people(shape, levels, "lower it, or give noise_multiplier= and let batch_size be a divisor only")
-    try:
-        decided = _decided(chosen, levels, Calibrator(shape, accountant_named(accountant), progress))
-    except InfeasibleBudget as error:
-        raise _located(error, budgets, levels, level_of, stop) from None
-    made = Plan(
-        method=chosen.name,
-        accountant=accountant,
-        promise=_promise(decided),
-        shape=shape.with_noise(decided.noise_multiplier),
-        levels=_table(levels, decided),
-        level_of=level_of,
-        notes=(*decided.notes, *_remarks(decided, levels, shape)),
-        **whose(budgets),
-    )
+    made = _made(budgets, chosen, Calibrator(shape, accountant_named(accountant), progress), ledger, at_most)
     refuse_overspending(made, progress)
     if made.levels.delta.max() * made.people >= 1:
         warnings.warn(large_delta(made), PrivyPurseWarning, stacklevel=2)
     return made
+
+
+def _made(
+    budgets: Budgets, method: Method, calibrator: Calibrator, ledger: Ledger | None, at_most: float | None
+) -> Plan:
+    shape = calibrator.shape
+    if ledger is not None:
+        under_ledger.require_ledger(ledger, budgets, method, shape)
+    if at_most is not None:
+        if ledger is None:
+            raise InvalidInput(f"at_most is {at_most!r}, a run's cap in a ledger; give ledger= too, or leave it out")
+        at_most = real(at_most, "at_most", least=SMALLEST, most=LARGEST, hint="an ε")
+    levels, level_of = budgets.levels(at_most)
+    if shape.noise_multiplier is None:
+        require_people(shape, levels, "lower it, or give noise_multiplier= and let batch_size be a divisor only")
+    try:
+        if ledger is None:
+            decided = _decided(method, levels, calibrator)
+            remarks = _remarks(decided, levels, shape)
+        else:
+            decided, levels, level_of = under_ledger.assigned(method, budgets, calibrator, ledger, at_most)
+            remarks = []  # expected draws follow from what people have left (rule 15)
+    except InfeasibleBudget as error:
+        raise _located(error, budgets, levels, level_of, shape.stop) from None
+    return Plan(
+        method=method.name,
+        accountant=calibrator.accountant.name,
+        promise=_promise(decided),
+        shape=shape.with_noise(decided.noise_multiplier),
+        levels=_table(levels, decided),
+        level_of=level_of,
+        notes=(*decided.notes, *remarks),
+        ledger=None if ledger is None else UnderLedger(ledger.id, at_most),
+        **whose(budgets),
+    )
 
 
 def _table(levels: Levels, decided: Assignment) -> LevelTable:

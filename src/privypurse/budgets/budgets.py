@@ -121,9 +121,10 @@ class Budgets:
         """For each unit the ε that plans, federations and analysts promise: its budget, rounded down."""
         return ladder.rung_value(self._rung)
 
-    def levels(self) -> tuple[Levels, IntArray]:
-        """Groups of equal purses, ascending in ε, and for each unit its level."""
-        return grouped(self._rung, self.delta[self.first_record])
+    def levels(self, at_most: float | None = None) -> tuple[Levels, IntArray]:
+        """Groups of equal purses, ascending in ε, and for each unit its level; no ε above ``at_most``."""
+        rung = self._rung if at_most is None else np.minimum(self._rung, ladder.rung_below(np.asarray(at_most)))
+        return grouped(rung, self.delta[self.first_record])
 
     def keyed_ids(self) -> KeyedIds | None:
         """Who holds them, as a plan keeps it: keyed digests of the ids. None where there are no ids."""

@@ -3,6 +3,7 @@
 import base64
 import json
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +18,12 @@ from privypurse.plans.level_table import LevelTable
 from privypurse.plans.planned_training import PlannedTraining
 from privypurse.plans.promise import Promise
 from privypurse.plans.training_shape import TrainingShape
+from privypurse.plans.under_ledger import UnderLedger
 
 FORMAT = "privypurse-plan"
-VERSIONS = (1, 2)
-"""1 holds for an order of rows; 2 knows people or rows: a reader of 1 must not apply it by row number."""
+VERSIONS = (1, 2, 3)
+"""1 holds for an order of rows; 2 knows people or rows: a reader of 1 must not apply it by row number; 3 was made
+with a ledger: a reader of 2 must not train by it without."""
 
 P = TypeVar("P", bound=PlannedTraining)
 
@@ -47,7 +50,7 @@ def digest(plan: PlannedTraining) -> str:
 def _content(plan: PlannedTraining) -> dict[str, Any]:
     return {
         "format": FORMAT,
-        "version": 1 if plan.keyed_ids is None and plan.seal is None else 2,
+        "version": 3 if plan.ledger is not None else 1 if plan.keyed_ids is None and plan.seal is None else 2,
         "method": plan.method,
         "accountant": plan.accountant,
         "promise": {"protects": plan.promise.value, "text": plan.promise.text},
@@ -65,6 +68,7 @@ def _content(plan: PlannedTraining) -> dict[str, Any]:
         "level_of": _packed(plan.level_of),
         "owner": None if plan.owner is None or _one_after_another(plan) else _packed(plan.owner),
         **({} if plan.keyed_ids is None else {"people": _people(plan.keyed_ids)}),
+        **({} if plan.ledger is None else {"ledger": asdict(plan.ledger)}),
         **({} if plan.seal is None else {"rows": {"key": plan.seal.key.hex(), "digest": plan.seal.digest.hex()}}),
     }
 
@@ -99,7 +103,7 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InvalidInput(f"{name} is not a plan of Privy Purse (its format is not {FORMAT!r})")
     if content.get("version") not in VERSIONS:
-        raise InvalidInput(f"{name} has version {content.get('version')!r}; this release reads versions 1 and 2")
+        raise InvalidInput(f"{name} has version {content.get('version')!r}; this release reads versions 1 to 3")
     digest = content.pop("sha256", None)
     if digest != digest_of(content):
         raise InvalidInput(
@@ -108,7 +112,7 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
     try:
         if content["promise"]["protects"] == Promise.PART:
             raise InvalidInput("it is one round of a larger whole, which promises nothing by itself; make a plan")
-        keyed_ids, rows = _keyed_ids(content.get("people")), content.get("rows")
+        keyed_ids, rows, ledger = _keyed_ids(content.get("people")), content.get("rows"), content.get("ledger")
         level_of = _unpacked(content["level_of"])
         owner = None if content["owner"] is None else _unpacked(content["owner"])
         return kind(
@@ -121,6 +125,7 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
             owner=np.arange(level_of.size) if owner is None and keyed_ids is not None else owner,
             notes=tuple(content["notes"]),
             keyed_ids=keyed_ids,
+            ledger=None if ledger is None else UnderLedger(**ledger),
             seal=None if rows is None else Seal(bytes.fromhex(rows["key"]), bytes.fromhex(rows["digest"])),
         )
     except InvalidInput as error:

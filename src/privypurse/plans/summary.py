@@ -3,6 +3,7 @@
 from privypurse.plans.level_table import LevelRow
 from privypurse.plans.planned_training import PlannedTraining
 from privypurse.plans.promise import Promise
+from privypurse.plans.under_ledger import UnderLedger
 
 COLUMNS = ("people", "ε promised", "ε certified", "rate", "clip norm")
 
@@ -21,7 +22,8 @@ def cells(row: LevelRow) -> tuple[str, ...]:
 def facts(plan: PlannedTraining) -> list[str]:
     """What holds for the whole plan, a line each."""
     deltas = (float(plan.levels.delta.min()), float(plan.levels.delta.max()))
-    unused = sum(row.capped for row in plan.by_level())
+    unused = 0 if plan.ledger is not None else sum(row.capped for row in plan.by_level())
+    drawn = f", expected batch {plan.expected_batch_size:,.1f} people" if plan.ledger is None else ""
     lines = [
         f"method {plan.method}, "
         + (
@@ -31,7 +33,7 @@ def facts(plan: PlannedTraining) -> list[str]:
         )
         + f", steps: {plan.steps:,}",
         f"noise multiplier {plan.noise_multiplier:.5g}, clip norm {plan.clip_norm:g}, "
-        f"public divisor {plan.batch_size:,}, expected batch {plan.expected_batch_size:,.1f} people",
+        f"public divisor {plan.batch_size:,}" + drawn,
         f"proved by {_ACCOUNTANTS[plan.accountant]}, δ {_span(deltas)}",
         whose(plan),
     ]
@@ -42,6 +44,8 @@ def facts(plan: PlannedTraining) -> list[str]:
         )
         if plan.shape.stop is not None:
             lines.append(f"they end early by private questions, paid for in the ε certified: {plan.shape.stop}")
+    if plan.ledger is not None:
+        lines.append(_lasting(plan.ledger))
     if unused:
         lines.append(f"capped: {unused:,} people granted more than this training can use, even in every step")
     if plan.levels.delta.max() * plan.people >= 1:
@@ -58,6 +62,14 @@ def whose(plan: PlannedTraining) -> str:
     return "it holds for this order of rows; made from Budgets(…, person=ids) it would follow people"
 
 
+def _lasting(ledger: UnderLedger) -> str:
+    cap = "all of each public balance" if ledger.at_most is None else f"at most ε = {ledger.at_most:g} of each purse"
+    return (
+        f"made with the ledger {ledger.id}, which training needs: it reserves {cap}. Rates follow from what people "
+        "have left, so nothing is shown of them, nor how many take part"
+    )
+
+
 def large_delta(plan: PlannedTraining) -> str:
     """What a δ of 1/n or more means."""
     return (
@@ -70,6 +82,8 @@ def text(plan: PlannedTraining) -> str:
     """The whole plan as plain text."""
     if plan.promise is Promise.PART:  # its table would say how many were drawn
         return f"method {plan.method}, {plan.steps:,} steps\n\n{plan.promise.text}"
+    if plan.ledger is not None:
+        return "\n".join([*facts(plan), "", plan.promise.text, SAVED])
     table = [COLUMNS, *(cells(row) for row in plan.by_level())]
     widths = [max(len(line[k]) for line in table) for k in range(len(COLUMNS))]
     body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
@@ -86,6 +100,7 @@ ROUNDED = (
     "ε promised is each budget, rounded down to the ladder (by less than 1 %). It holds against whoever sees every "
     "step and the model, if training draws people by independent coins with exactly these rates."
 )
+SAVED = "The saved plan follows from people's budgets and from what they have left: keep it as safe as the data."
 SENSITIVE = "This table and the saved plan follow from people's budgets: keep them as safe as the data."
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,12 +30,16 @@ from privypurse.training.interruption import undivided
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.model import require_isolated
+from privypurse.training.ledger_account import STEPS, require_ledger
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.physical_batches import Batch, moved
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
 from privypurse.training.setup import Setup, modes_kept
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 _TIMES = 2.0  # a second that the bar asks for the loss: on a GPU asking means waiting
 
@@ -78,6 +83,8 @@ def train(
     individual: Individual | None = None,
     checkpoint: str | Path | None = None,
     steps: int | None = None,
+    ledger: Ledger | None = None,
+    purpose: str = "",
     execution: Execution = DEFAULT,
     seed: int | None = None,
     wide_sums: bool = False,
@@ -88,19 +95,20 @@ def train(
     ``dataset`` gives (input, label), or several inputs and a label; ``loss_fn(output, label)`` one loss for each
     record. ``person`` holds the id of each record's owner in the order of ``dataset``, for a plan that was made with
     ids; without, records come in the plan's order. ``max_records_per_person, collate_fn``: `PlannedRecords`.
-    ``individual`` charges each person by their own gradients (`Individual`); ``Trained.spending`` is the outcome. A
-    plan with extra steps always does: beyond its fixed steps everyone goes on until their purse is empty.
-    ``checkpoint`` is a folder for one run on one data set, which goes on from there when it is called again. Its
-    journal counts every step before it is taken: a run that was killed never counts fewer than it released.
-    ``execution`` holds what cannot change the guarantee (`Execution`). ``seed`` makes a run repeatable, and therefore
-    not private. ``wide_sums`` adds records up in float64 (`PrivateRun`): an MLP takes up to twice as long on a CPU.
-    ``forgiving`` is for parameters sent by somebody who must not learn anything from an error, such as a federated
-    server: a person whose records make model or loss raise contributes zero, and the run goes on. That the model
-    keeps records apart is then not checked on this data; train without ``forgiving`` on other data first.
+    ``individual`` charges each person by their own gradients (`Individual`); ``Trained.spending`` is the outcome.
+    Plans with extra steps always do: beyond the fixed ones everyone goes on until their purse is empty.
+    ``checkpoint`` is a folder for one run on one data set, which goes on from there when called again. Its journal
+    counts every step before it is taken: a killed run never counts fewer than it released. ``ledger`` is the one that
+    the plan was made with, ``purpose`` a word for it: all steps are reserved before the first, those begun charged;
+    with a checkpoint the reservation stands until the last step. ``execution`` holds what cannot change the guarantee
+    (`Execution`). ``seed`` makes a run repeatable, and therefore not private. ``wide_sums``: see `PrivateRun`.
+    ``forgiving`` is for parameters sent by somebody who must not learn from errors, such as a federated server: whose
+    records make model or loss raise contributes zero. Isolation is then not checked: first train without it.
 
     Guarantee: that of `make_private`; it is the same code.
     """
     _refuse_scheduler(scheduler)
+    require_ledger(plan, ledger, seed)
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     plan, goal = records.plan, records.plan.all_steps if steps is None else integer(steps, "steps")
     begun, folder = time.perf_counter(), None if checkpoint is None else Path(checkpoint)
@@ -109,21 +117,19 @@ def train(
         require_forgivable(setup, individual is not None or plan.filter is not None)
     captured, records = _placed(setup, records)
     accounting = accounting_of(setup, records, loss_fn, individual)
-    run = PrivateRun(setup, accounting, None if folder is None else folder / "steps", wide_sums or forgiving)
-    try:
-        with modes_kept(setup.recorder.model) as bare:
-            saved = Checkpoints(folder, run, records, optimizer, scheduler)
-            saved.resume()
-            begun_at = run.steps_taken
-            if not bare.training:
-                bare.train()
-            batches = _summed(run, records, loss_fn, captured, forgiving)
-            _take(run, batches, min(goal, plan.all_steps), optimizer, scheduler, saved, execution.progress)
-            spending = None if accounting is None else accounting.spending()
-    finally:
-        run.close()
-    how, seconds = "captured" if captured else "eager", time.perf_counter() - begun
-    return Trained(run.steps_taken, begun_at, seconds, how, spending, run.left_out)
+    run = PrivateRun(setup, accounting, None if folder is None else folder / STEPS, wide_sums or forgiving)
+    with closing(run), modes_kept(setup.recorder.model) as bare:
+        saved = Checkpoints(folder, run, records, optimizer, scheduler)
+        saved.resume()
+        run.charge_to(ledger, purpose)
+        begun_at = run.steps_taken
+        if not bare.training:
+            bare.train()
+        batches = _summed(run, records, loss_fn, captured, forgiving)
+        _take(run, batches, min(goal, plan.all_steps), optimizer, scheduler, saved, execution.progress)
+        spending = None if accounting is None else accounting.spending()
+    how = "captured" if captured else "eager"
+    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending, run.left_out)
 
 
 def _refuse_scheduler(scheduler: Any) -> None:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,15 @@ from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.tracking.tensor import leave_to_python
+from privypurse.training.ledger_account import require_ledger
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
 from privypurse.training.setup import Setup
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 
 class PrivateModel(nn.Module):
@@ -208,6 +212,8 @@ def make_private(
     individual: Individual | None = None,
     loss_fn: Loss | None = None,
     journal: str | Path | None = None,
+    ledger: Ledger | None = None,
+    purpose: str = "",
     execution: Execution = DEFAULT,
     seed: int | None = None,
     wide_sums: bool = False,
@@ -220,7 +226,8 @@ def make_private(
     ``optimizer.backward(losses)`` takes any loss, one for each record. ``loss_fn(output, y)``, one loss for each
     record, is for ``individual`` and for plans with extra steps; ``optimizer.spending()`` is the outcome. ``journal``
     names a file in which steps are counted before they are released: a run that is killed and started again with it
-    goes on counting from there. One pass over the loader is the whole run.
+    goes on counting from there. One pass over the loader is the whole run, and settles it in the ``ledger``, which,
+    with ``purpose``, is that of `train`; ``optimizer.close()`` settles what a run without a journal took so far.
 
     Under ``torchrun`` (an initialised ``torch.distributed``) every process calls this with the same arguments; each
     draws from its share of the people, and the noise is added once in total.
@@ -232,6 +239,7 @@ def make_private(
     """
     if loss_reduction not in ("mean", "sum"):
         raise InvalidInput(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
+    require_ledger(plan, ledger, seed)
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     if execution.capture:
         raise InvalidInput("capture=True is for pp.train: here the loop is yours; leave capture out")
@@ -239,6 +247,7 @@ def make_private(
         raise InvalidInput("this model or optimizer is private already; give make_private the ones inside: .inner")
     setup = Setup(records.plan, unwrapped(model), optimizer, seed)
     run = PrivateRun(setup, accounting_of(setup, records, loss_fn, individual), journal, wide_sums)
+    run.charge_to(ledger, purpose)
     leave_to_python()
     current_batch = CurrentBatch(run, loss_reduction)
     on_gpu = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput, PlanExhausted
 from privypurse.randomness import SeededRandomness
 from privypurse.training.gradients import Tape, clip_factors, norms, sums
 from privypurse.training.grid_noise import pieces
 from privypurse.training.individual.accounting import Accounting
 from privypurse.training.journal import Journal
+from privypurse.training.ledger_account import Account
 from privypurse.training.setup import Setup
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 
 class PrivateRun:
@@ -59,9 +65,31 @@ class PrivateRun:
         self.steps_taken = self.processes.same(self.journal.counted if self.journal and self.source.secure else 0)
         if accounting is not None and self.steps_taken:
             accounting.resumed(0, self.steps_taken)
+        self.account: Account | None = None
+        self._journal_path = None if journal is None else Path(journal)
+
+    def charge_to(self, ledger: Ledger | None, purpose: str) -> None:
+        """Reserve all steps: from now on only those contribute who could pay, and stand by their grant."""
+        if ledger is not None:
+            account = Account(ledger, self.plan, self.processes, self._journal_path, purpose)
+            account.require_open(self.steps_left)
+            self.account = account
+            self._leave_out(account)
+
+    def _leave_out(self, account: Account) -> None:
+        taking_part = torch.as_tensor(np.append(account.takes_part, False), device=self.device)
+        self.setup.clip_norms.mul_(taking_part)  # in place, as a captured graph needs it
+
+    @property
+    def rates(self) -> FloatArray:
+        """Of every unit, in the next step."""
+        rates = self.plan.levels.rate[self.plan.level_of]
+        return rates if self.account is None else np.where(self.account.takes_part, rates, 0.0)
 
     def prepare(self) -> bool:
         """Before each step, with the model that the last one left: norm passes that are due. False: stop here."""
+        if self.account is not None and self.account.poll(self.steps_taken):
+            self._leave_out(self.account)
         if self.accounting is None:
             return True
         self._require_own()  # a stopping rule may release answers: they are as much the run's own as steps are
@@ -71,6 +99,11 @@ class PrivateRun:
         """No further step will be taken."""
         if self.accounting is not None:
             self.accounting.stopping.finish()
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.account is not None:
+            self.account.settle(self.steps_taken, None if self.accounting is None else self.accounting.spending())
 
     @property
     def steps_left(self) -> int:
@@ -125,7 +158,7 @@ class PrivateRun:
         self._left_now += (~torch.isfinite(found) & (units != self.plan.people)).sum()
         limits = self.setup.clip_norms[units]
         if self.accounting is not None:
-            limits = self.accounting.limits(units, limits, found)
+            limits = torch.minimum(self.accounting.limits(units, limits, found), limits)
         factors = clip_factors(found, (limits - self.setup.noise.slack).clamp(min=0.0))
         return (factors, found) if owner is None else (factors[owner], found[owner])
 
@@ -201,8 +234,13 @@ class PrivateRun:
             self.accounting.resumed(saved, self.steps_taken, answers_saved)
 
     def close(self) -> None:
-        """Write the exact number of steps into the journal and let go of it. No step can be taken after that."""
+        """Write the exact number of steps into the journal and let go of it. No step can be taken after that.
+
+        In a ledger the steps taken are charged; a run that its journal may go on from keeps its reservation.
+        """
         self._closed = True
         if self.journal is not None:
             self.journal.close()
             self.journal = None
+        if self._journal_path is None or not self.steps_left:
+            self._settle()

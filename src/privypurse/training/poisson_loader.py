@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from privypurse.arrays import AnyArray
 from privypurse.errors import PrivyPurseWarning
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.physical_batches import Batch
@@ -25,12 +26,12 @@ class Draws:
     def __init__(self, run: PrivateRun, records: PlannedRecords, most: int | None = None, multiple: int = 1) -> None:
         """Batches have at most ``most`` records (default: as the execution says), padded to a ``multiple`` of them,
         so that a device meets few shapes."""
-        plan, self.run, self.records, self._multiple = run.plan, run, records, multiple
+        self.run, self.records, self._multiple = run, records, multiple
         self.most = records.execution.max_physical_batch if most is None else most
         self._drawn: dict[int, list[Batch]] = {}
         self._shapes: list[torch.Size] = []
         self._told = False
-        self._sampler = PoissonSampler(run.processes.share(plan.levels.rate[plan.level_of]))
+        self._taking_part, self._sampler = self._sampled()
         largest = int(records.held.max())
         if self.most is not None and multiple == 1 and largest > self.most:
             warnings.warn(
@@ -40,6 +41,12 @@ class Draws:
                 stacklevel=4,
             )
 
+    def _sampled(self) -> tuple[AnyArray | None, PoissonSampler]:
+        """Who takes part by the run's account, and a sampler of them."""
+        account = self.run.account
+        taking_part = None if account is None else account.takes_part
+        return taking_part, PoissonSampler(self.run.processes.share(self.run.rates))
+
     def step(self, step: int) -> list[Batch]:
         """The physical batches of one step; a step that drew nobody is one batch of padding.
 
@@ -47,6 +54,8 @@ class Draws:
         the draw is liked would be a choice among draws, which no account knows of (rule 3).
         """
         self._drawn = {number: kept for number, kept in self._drawn.items() if number > self.run.steps_taken}
+        if self.run.account is not None and self.run.account.takes_part is not self._taking_part:
+            self._taking_part, self._sampler = self._sampled()
         if step not in self._drawn:
             source = self.run.source.for_step(step, self.run.processes.rank)
             drawn = self.records.batches(self._sampler.draw(source), source, self.most, self._multiple)

@@ -474,9 +474,9 @@ def test_a_truncated_file_is_refused(saved, share):
         pp.Plan.load(saved)
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None])
+@pytest.mark.parametrize("version", [0, 4, "1", None])
 def test_another_version_is_refused(saved, version):
-    with pytest.raises(pp.InvalidInput, match=r"version .* reads versions 1 and 2"):
+    with pytest.raises(pp.InvalidInput, match=r"version .* reads versions 1 to 3"):
         pp.Plan.load(rewritten(saved, lambda content: content.update(version=version), checksum=True))
 
 
