@@ -6,8 +6,9 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -24,10 +25,14 @@ from privypurse.queries.callables import numbers_of, truths_of
 from privypurse.queries.columns import Column, Mask, Numbers, Truths
 from privypurse.queries.conditions import Condition, named
 from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
+from privypurse.queries.ledger_purses import LedgerPurses
 from privypurse.queries.noise import Noise
-from privypurse.queries.noisy_sums import Pay, Price, noisy_sum, priced, scale
+from privypurse.queries.noisy_sums import Pay, Price, Purses, largest_ratio, noisy_sum, paid_sum, priced, scale
 from privypurse.queries.pursefile import PurseFile
 from privypurse.queries.rows import rows_of
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 Where = str | Callable[[Any], Any] | None
 """A condition such as "age >= 65 and smoker", or a callable that gives True or False for each row, or everybody."""
@@ -55,6 +60,10 @@ class Analyst:
     the file is refused for other data or budgets. Without it, spending is forgotten with this object; do not make a
     second one for the same data. Keep the file as long as the data.
 
+    With ``ledger``, spending is for life (`docs/ledger.md`): budgets have ids, everybody's purse is what they granted
+    there, and each answer is charged there before it is made, under ``purpose``. The guarantee is then the ledger's,
+    over everything that it has charged.
+
     ``data`` is a pandas DataFrame, a mapping from column names to arrays, an array or tensor whose first dimension
     counts records, or a tuple of such. Names and kinds of columns are taken to be public.
 
@@ -71,6 +80,8 @@ class Analyst:
         *,
         currency: str = "gdp",
         purses: str | Path | None = None,
+        ledger: Ledger | None = None,
+        purpose: str = "",
         example: Any = None,
         seed: int | None = None,
     ) -> None:
@@ -91,8 +102,13 @@ class Analyst:
         self._budgets, self._people, self._examples = budgets, budgets.people, example
         self._owner: IntArray | None = None if budgets.person is None else budgets.owner
         self._epsilon = budgets.promised
-        self.purses = Filter(self._epsilon, budgets.delta[budgets.first_record], currency)
+        self.purses: Purses
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
+        if ledger is None:
+            self.purses = Filter(self._epsilon, budgets.delta[budgets.first_record], currency)
+        else:
+            _refuse_beside_ledger(currency, purses)
+            self.purses = LedgerPurses(ledger, budgets, purpose)
         self._source = Noise(seed)
         self._process = os.getpid()
         self._file: PurseFile | None = None
@@ -101,6 +117,7 @@ class Analyst:
             self._open(purses)
 
     def _open(self, path: str | Path) -> None:
+        assert isinstance(self.purses, Filter)
         held = self._budgets
         identity = {
             "data set": self._rows.fingerprint(),
@@ -136,8 +153,7 @@ class Analyst:
         """
         price = priced(self.purses, 1.0, **pay)
         sums = self._by_person(self._chosen(where).astype(np.float64)[:, None])
-        answer = self._answer(Dense(np.minimum(sums.values, 1.0)), price, _only)
-        return replace(answer, alike=True)
+        return self._answer(Dense(np.minimum(sums.values, 1.0)), price, _only, alike=True)
 
     def count_holding(self, holding: float | Cost, **pay: Unpack[Pay]) -> Answer:
         """How many of all people can still pay ``holding`` after this count: an ε at δ, or the cost of an answer.
@@ -155,10 +171,10 @@ class Analyst:
             raise InvalidInput(f"holding is in {asked.currency!r}, but purses are in {self.purses.currency.name!r}")
         with self.purses.lock:  # nobody pays for anything else between check and charge
             enough = np.asarray(self.purses.affords(np.asarray(asked.amount + price.cost.amount)))
-            flags = np.broadcast_to(enough, self.purses.total.shape).astype(np.float64)
-            answer = self._answer(Dense(flags[:, None]), price, _only)
+            flags = np.broadcast_to(enough, self._people).astype(np.float64)
+            answer = self._answer(Dense(flags[:, None]), price, _only, alike=True)
         note = f"people who hold {replace(asked, delta=price.cost.delta).in_words()} besides what being counted costs"
-        return replace(answer, alike=True, note=note)
+        return replace(answer, note=note)
 
     def sum(self, column: str, *, lower: float, upper: float, where: Where = None, **pay: Unpack[Pay]) -> Answer:
         """The sum of a column over rows for which ``where`` holds.
@@ -232,9 +248,9 @@ class Analyst:
         if where is not None:
             place = np.where(self._chosen(where), place, -1)
         counts = in_bins(place, self._owner, self._people, size)
-        answer = self._answer(counts, price)
         if self._owner is None:  # whether ids were given is public; whether somebody has a second row is not
-            return replace(answer, alike=True)
+            return self._answer(counts, price, alike=True)
+        answer = self._answer(counts, price)
         note = "a person's rows count for at most 1 together, as a vector: 1 in one bin, or 0.71 in each of two"
         return replace(answer, note=note)
 
@@ -252,8 +268,10 @@ class Analyst:
     def spent(self, person: Any) -> float:
         """The ε that a person, by their id, has spent so far, at their δ: sensitive, for that person's eyes only.
 
-        Where budgets have no ids, ``person`` is the number of their record.
+        Where budgets have no ids, ``person`` is the number of their record. Under a ledger a receipt tells it.
         """
+        if not isinstance(self.purses, Filter):
+            raise InvalidInput("what people spent is in the ledger, with all else they paid: ledger.receipt(person)")
         place = self._budgets.unit_of(person)
         amount, delta = float(self.purses.spent[place]), float(self._budgets.delta[self._budgets.first_record[place]])
         if amount == 0:
@@ -265,7 +283,12 @@ class Analyst:
         return by_person(rows, self._owner, self._people)
 
     def _answer(
-        self, contributions: Contributions, price: Price, read: Callable[[FloatArray], float] | None = None
+        self,
+        contributions: Contributions,
+        price: Price,
+        read: Callable[[FloatArray], float] | None = None,
+        *,
+        alike: bool = False,
     ) -> Answer:
         """Charge and release; the value is what ``read`` makes of the noisy sums, or the sums themselves."""
         with self.purses.lock:  # two questions at once would both be paid with the same coin
@@ -273,14 +296,20 @@ class Analyst:
                 raise InvalidInput(
                     "this analyst is closed, or was made by another process; make a new one from its file of purses"
                 )
-            total = noisy_sum(
-                contributions, self.purses, clip=price.clip, noise=price.noise, source=self._source, save=self._save
-            )
-        released = frozen(total)
-        return Answer(released if read is None else read(released), price.noise, price.cost, released)
+            released = frozen(self._paid(contributions, price, alike=alike))
+        value = released if read is None else read(released)
+        return Answer(value, price.noise, price.cost, released, alike=alike)
+
+    def _paid(self, contributions: Contributions, price: Price, *, alike: bool) -> FloatArray:
+        clip, noise, purses = price.clip, price.noise, self.purses
+        if isinstance(purses, Filter):
+            return noisy_sum(contributions, purses, clip=clip, noise=noise, source=self._source, save=self._save)
+        pay = partial(purses.pay, most=largest_ratio(clip, noise), alike=alike)
+        return paid_sum(contributions, self._people, pay, clip=clip, noise=noise, source=self._source)
 
     def _save(self) -> None:
         if self._file is not None:
+            assert isinstance(self.purses, Filter)
             self._file.write(spent=self.purses.spent)
 
     def _public_rows(self) -> Any:
@@ -314,6 +343,13 @@ class Analyst:
         if where is not None:
             touched &= self._chosen(where)
         return np.where(touched, values, 0.0), touched
+
+
+def _refuse_beside_ledger(currency: str, purses: str | Path | None) -> None:
+    if purses is not None:
+        raise InvalidInput(f"purses is {str(purses)!r}, but spending is kept in the ledger; leave purses out")
+    if currency != "gdp":
+        raise InvalidInput(f"currency is {currency!r}, but a ledger has its own; leave currency out")
 
 
 def _only(total: FloatArray) -> float:

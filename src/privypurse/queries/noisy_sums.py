@@ -11,14 +11,18 @@ import numpy as np
 
 from privypurse._validate import real
 from privypurse.accounting.filters import Filter
-from privypurse.arrays import FloatArray
+from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import Cost
 from privypurse.queries.contributions import UP, Contributions, grain
+from privypurse.queries.ledger_purses import LedgerPurses
 from privypurse.queries.noise import Noise
 
 _SMALLEST, _LARGEST = 1e-100, 1e100
+
+Purses = Filter | LedgerPurses
+"""Of this analyst alone, or for life."""
 
 
 def noisy_sum(
@@ -39,29 +43,51 @@ def noisy_sum(
     before, nothing is charged. Asking who can pay and charging them is one step: no other thread's question is paid
     for with the same coin.
     """
-    fine = grain(purses.total.size, clip, noise)
+
+    def pay(ratio: FloatArray) -> AnyArray:
+        with np.errstate(over="ignore"):  # a cost of ∞ is one that nobody can pay
+            cost = purses.currency.gaussian(ratio)
+        with purses.lock:
+            pays, before = purses.affords(cost), purses.spent.copy()
+            try:
+                purses.charge(np.where(pays, cost, 0.0))
+                if save is not None:
+                    save()
+            except BaseException:
+                purses.spent = before
+                raise
+        return pays
+
+    return paid_sum(contributions, purses.total.size, pay, clip=clip, noise=noise, source=source)
+
+
+def paid_sum(
+    contributions: Contributions,
+    people: int,
+    pay: Callable[[FloatArray], AnyArray],
+    *,
+    clip: float,
+    noise: float,
+    source: Noise,
+) -> FloatArray:
+    """As `noisy_sum`, charged by ``pay``: from ‖vector‖/noise of each person to whether they take part."""
+    fine = grain(people, clip, noise)
     parts = contributions.clipped(clip).rounded(fine)
-    with np.errstate(over="ignore"):  # a cost of ∞ is one that nobody can pay
-        cost = purses.currency.gaussian(parts.norms() * (UP / noise))
-    with purses.lock:
-        pays = purses.affords(cost)
-        total = parts.total(pays)
-        added = np.rint(source.normal(total.size) * (noise / fine)) * fine
-        before = purses.spent.copy()
-        try:
-            purses.charge(np.where(pays, cost, 0.0))
-            if save is not None:
-                save()
-        except BaseException:
-            purses.spent = before
-            raise
-    return np.asarray(total + added)
+    added = np.rint(source.normal(parts.size) * (noise / fine)) * fine
+    with np.errstate(over="ignore"):
+        ratio = parts.norms() * (UP / noise)
+    return np.asarray(parts.total(pay(ratio)) + added)
 
 
-def worst_cost(purses: Filter, clip: float, noise: float) -> float:
+def largest_ratio(clip: float, noise: float) -> float:
+    """What ``pay`` of `paid_sum` is asked for at most: a public number."""
+    return clip * UP * UP / noise
+
+
+def worst_cost(purses: Purses, clip: float, noise: float) -> float:
     """What `noisy_sum` costs a person at most, in the filter's currency."""
     with np.errstate(over="ignore"):
-        return float(purses.currency.gaussian(np.asarray(clip * UP * UP / noise)))
+        return float(purses.currency.gaussian(np.asarray(largest_ratio(clip, noise))))
 
 
 class Pay(TypedDict, total=False):
@@ -86,7 +112,7 @@ class Price:
 
 
 def priced(
-    purses: Filter,
+    purses: Purses,
     clip: float,
     *,
     noise: float | None = None,
@@ -101,7 +127,7 @@ def priced(
     return Price(clip, deviation, Cost(worst_cost(purses, clip, deviation), purses.currency.name, at))
 
 
-def _noise_for(purses: Filter, clip: float, epsilon: float, delta: float) -> float:
+def _noise_for(purses: Purses, clip: float, epsilon: float, delta: float) -> float:
     """Rounded up: the cost that is told in the end is not above ``epsilon``."""
     currency = purses.currency
     amount = float(currency.purse(np.array([epsilon]), np.array([delta]))[0])

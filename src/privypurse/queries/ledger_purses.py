@@ -1,0 +1,133 @@
+"""Questions under a ledger: everybody pays for life, out of the purse that their trainings and rounds use too."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privypurse.accounting import gdp
+from privypurse.accounting.filters import CURRENCIES, Currency
+from privypurse.accounting.releases import Gaussian
+from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
+from privypurse.budgets.budgets import Budgets
+from privypurse.budgets.person_ids import texts_of
+from privypurse.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
+
+_FINEST, _COARSEST, _OCTAVES = 512, 8, 33  # classes in the uppermost octave of norms and in the lowest; octaves
+_NEXT_TO_NOTHING, _BEYOND_ALL = 1e-100, 1e4  # norms over noise: less than a unit, more than any rung holds
+_SMALLEST, _LARGEST = 1e-9, 1e9  # ε of a public cap
+
+
+def _shares() -> FloatArray:
+    """Norms that are told apart, as shares of the largest one: rising to 1, the finer the more they cost.
+
+    A public grid: which classes there are follows from the question, never from who is in the data. Rounding up costs
+    at most 0.3 % of a question's worst case.
+    """
+    octaves = []
+    for octave in range(_OCTAVES):
+        steps = max(_FINEST >> octave, _COARSEST)
+        octaves.append(np.exp2(-octave - np.arange(steps) / steps))
+    return frozen(np.concatenate(octaves)[::-1])
+
+
+_SHARES = _shares()
+
+
+class LedgerPurses:
+    """The purses of the people in some data, as a ledger keeps them.
+
+    Guarantee: `pay` returns once the charges are in the ledger. Whoever contributes r standard deviations of the
+    noise is charged α·r²/2 at the order α of every rung (Mironov 2017, arXiv 1702.07476, Proposition 7), r rounded up
+    to a public grid. The public cap is the question's worst case. Who could not pay is told to the caller alone, and
+    must contribute nothing (rule 15).
+    """
+
+    def __init__(self, ledger: Ledger, budgets: Budgets, purpose: str = "") -> None:
+        from privypurse.ledger.ledger import Ledger  # here, not above: who has no ledger needs no database
+
+        if not isinstance(ledger, Ledger):
+            raise InvalidInput(f"ledger is {ledger!r}; give pp.Ledger.open(url)")
+        if not isinstance(purpose, str):
+            raise InvalidInput(f"purpose must be text, not {purpose!r}")
+        if budgets.person is None:
+            raise InvalidInput(
+                "a ledger knows people by id, and these budgets have none; give Budgets(…, person=ids)"
+            )
+        self._ledger, self._purpose = ledger, purpose
+        self._members = ledger.members(budgets.person[budgets.first_record])
+        _refuse_smaller_budgets(ledger, budgets, self._members.rung)
+        self._public_table = lru_cache(maxsize=32)(self._charges_and_cap)
+        self.currency: Currency = CURRENCIES["gdp"]
+        """In which the cost of a question by itself is told, and solved for."""
+        self.lock = threading.RLock()
+
+    def pay(self, ratio: FloatArray, most: float, *, alike: bool = False) -> AnyArray:
+        """Charge everybody for a contribution of ``ratio`` deviations of the noise; for each whether they take part.
+
+        ``most`` is the largest ratio there can be, a public number. ``alike``: whoever contributes, contributes that.
+        """
+        levels = _levels(most, alike=alike)
+        charges, at_most = self._public_table(most, alike)
+        place = np.searchsorted(levels, ratio)
+        class_of = np.where((ratio > 0) & (place < levels.size), place, -1)
+        paid = self._ledger.charge(
+            f"question-{uuid.uuid4()}",
+            self._members,
+            charges,
+            class_of,
+            at_most=at_most,
+            what="question",
+            purpose=self._purpose,
+        )
+        return paid.admitted
+
+    def affords(self, amount: Any) -> AnyArray:
+        """For each person whether a cost of this many μ² could still be charged. Sensitive."""
+        charge = self._charges(np.sqrt(np.atleast_1d(np.asarray(amount, dtype=np.float64))))
+        return np.asarray((self._ledger.room(self._members) >= charge).all(axis=1))
+
+    def _charges(self, ratio: FloatArray) -> IntArray:
+        """At every order, of contributions that are so many deviations of the noise."""
+        within = np.clip(ratio, _NEXT_TO_NOTHING, _BEYOND_ALL)
+        return self._ledger.charges_of([Gaussian(noise) for noise in (1.0 / within).tolist()])
+
+    def _charges_and_cap(self, most: float, alike: bool) -> tuple[IntArray, float]:
+        """What each class is charged, and the ε whose cap holds the largest of them on every rung."""
+        charges = frozen(self._charges(_levels(most, alike=alike)))
+        rungs = self._ledger.rungs
+        largest = max(float(gdp.epsilon(min(most, _BEYOND_ALL), delta)) for delta in {rung.delta for rung in rungs})
+        at_most, more = min(max(largest, _SMALLEST), _LARGEST), 1e-9
+        limits = np.array([rung.limit for rung in rungs])
+        wanted = np.minimum(charges[-1, : limits.size], limits)
+        while (self._ledger.caps(charges, at_most).diagonal() < wanted).any():
+            at_most, more = at_most * (1 + more), 2 * more
+        return charges, at_most
+
+
+def _levels(most: float, *, alike: bool) -> FloatArray:
+    return np.array([most]) if alike else most * _SHARES
+
+
+def _refuse_smaller_budgets(ledger: Ledger, budgets: Budgets, rung: AnyArray) -> None:
+    """The ledger's grant is the purse: budgets that promise less could not be kept. Grants are public."""
+    first = budgets.first_record
+    granted = np.array([[one.epsilon, one.delta] for one in ledger.rungs])[rung.astype(np.int64)]
+    for place, (name, given) in enumerate((("ε", budgets.epsilon), ("δ", budgets.delta))):
+        wrong = given[first] < granted[:, place]
+        if wrong.any():
+            one = int(np.argmax(wrong))
+            assert budgets.person is not None
+            [who] = texts_of(budgets.person[first[[one]]])
+            raise InvalidInput(
+                f"budgets give {who!r} {name} = {given[first[one]]:g}, but the ledger holds {granted[one, place]:g} "
+                "for them, and that is what is kept; lower it there with ledger.change, or give the budgets that "
+                "people granted"
+            )
