@@ -30,7 +30,8 @@ from reproductions.score import judged
 from reproductions.sources import ENCODERS, source_of
 
 _LARGE_MODEL = 500_000  # parameters from which fewer records go through at once
-_MOST = 1_184
+_MOST = 192
+"""So many: about 13 MiB a record with LoRA and 25 with all layers trained, and ten processes share one GPU."""
 
 
 class Averages:
@@ -91,17 +92,16 @@ def trained(
         plan = plan_of(method, epsilon, delta, clip_norm=settings.clip_norm, **sizes)
     rate = settings.learning_rate if plan is None else step_length(plan, settings)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
+    large = sum(weight.numel() for weight in model.parameters()) > _LARGE_MODEL
+    most = _MOST if large else None
     optimizer = torch.optim.SGD(weights, lr=rate, momentum=settings.momentum)
     if plan is None:
         optimizer.register_step_post_hook(lambda *_: averages.step())
         torch.manual_seed(seed)  # of the shuffles
-        train_ordinarily(model, optimizer, records, losses, **sizes)
+        train_ordinarily(model, optimizer, records, losses, **sizes, max_physical_batch=most)
         return model, averages, {"learning_rate": rate}
-    large = sum(weight.numel() for weight in model.parameters()) > _LARGE_MODEL
-    how = pp.Execution(max_physical_batch=_MOST if large else None)
-    done = pp.train(
-        model, optimizer, TensorDataset(*records), plan, losses, scheduler=averages, execution=how, seed=seed
-    )
+    how: dict[str, Any] = {"execution": pp.Execution(max_physical_batch=most), "scheduler": averages, "seed": seed}
+    done = pp.train(model, optimizer, TensorDataset(*records), plan, losses, **how)
     said = {
         "learning_rate": rate,
         "noise_multiplier": plan.noise_multiplier,

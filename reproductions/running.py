@@ -4,7 +4,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from privypurse._validate import integer
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.training.devices import device_of
 from reproductions import results, rival_training, train_cell
 from reproductions.choice import Choice, Rivals
@@ -33,8 +33,16 @@ class Where:
     features: Path = Path("data/features")
 
 
+class TrainingsFailed(PrivyPurseError):
+    """Some trainings ended by an error; all others are kept."""
+
+
 def run(table: Grid | Rivals, where: Where) -> Iterator[tuple[Job, Line]]:
-    """Train what is left, and give each training when its line is written; broken off, call it again."""
+    """Train what is left, and give each training when its line is written; broken off, call it again.
+
+    A training that fails, for want of memory say, is left out and the others go on; which ones failed is the error
+    at the end. Wrong input ends the run at once.
+    """
     integer(where.jobs, "jobs")
     device = str(device_of(where.device))
     ends = None if where.minutes is None else time.monotonic() + 60 * where.minutes
@@ -49,15 +57,25 @@ def run(table: Grid | Rivals, where: Where) -> Iterator[tuple[Job, Line]]:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{where.out} cannot hold results: {error}; name another folder") from None
+    failed: dict[str, str] = {}
     with _pool(where.jobs) as pool:
-        while jobs := table.left(lines := results.read(path)):
-            state = Choice.of(table, lines) if isinstance(table, Rivals) else None
+        while jobs := [job for job in table.left(results.read(path)) if job.key not in failed]:
+            state = Choice.of(table, results.read(path)) if isinstance(table, Rivals) else None
             tasks = [_Task(job, state, device, where.features, _threads(table, where.jobs)) for job in jobs]
             for task, line in _outcomes(pool, tasks, ends):
+                if isinstance(line, Exception):
+                    failed[task.job.key] = f"{task.job.name}, seed {task.job.seed}: {line or type(line).__name__}"
+                    print(f"failed: {failed[task.job.key]}", flush=True)
+                    continue
                 results.append(path, line)
                 yield task.job, line
             if ends is not None and time.monotonic() > ends:
-                return
+                break
+    if failed:
+        raise TrainingsFailed(
+            f"{len(failed)} trainings of {table.name} failed, all others are kept; call it again to try them once "
+            "more:\n" + "\n".join(failed.values())
+        )
 
 
 def _threads(table: Grid | Rivals, jobs: int) -> int:
@@ -127,27 +145,28 @@ def _end_with(parent: int) -> None:
 
 def _outcomes(
     pool: ProcessPoolExecutor | None, tasks: list[_Task], ends: float | None
-) -> Iterator[tuple[_Task, Line]]:
-    """The lines as they come, until the time is over. A task that fails ends the run after the others are in."""
+) -> Iterator[tuple[_Task, Line | Exception]]:
+    """The lines, or what went wrong, as they come, until the time is over."""
     if pool is None:
         for task in tasks:
-            yield task, task.line()
+            yield task, _attempt(task.line)
             if ends is not None and time.monotonic() > ends:
                 return
         return
     waiting: dict[Future[Line], _Task] = {pool.submit(task.line): task for task in tasks}
-    failed: BaseException | None = None
     while waiting:
         left = None if ends is None else max(0.0, ends - time.monotonic())
         done, _ = wait(waiting, timeout=left, return_when=FIRST_COMPLETED)
         if not done:
             return
         for each in done:
-            task = waiting.pop(each)
-            if (error := each.exception()) is None:
-                yield task, each.result()
-            else:
-                print(f"failed: {task.job.name}, seed {task.job.seed}: {error}", flush=True)
-                failed = failed or error
-    if failed is not None:
-        raise failed
+            yield waiting.pop(each), _attempt(each.result)
+
+
+def _attempt(training: Callable[[], Line]) -> Line | Exception:
+    try:
+        return training()
+    except InvalidInput:
+        raise
+    except Exception as error:
+        return error

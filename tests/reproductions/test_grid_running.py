@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -255,6 +257,34 @@ def test_a_line_that_cannot_be_written_leaves_those_before(tmp_path: Path, monke
     assert results.path_of(grid, tmp_path).read_bytes().startswith(before)
     assert finished(grid, tmp_path) == [True, False]
     assert finished(grid, tmp_path) == [True, True]
+
+
+def out_of_memory_once(cell: Cell, seed: int, device: str) -> results.Line:
+    """Stands for `train_cell.outcome`."""
+    if cell.method == "sampling" and seed == 0:
+        raise MemoryError("out of memory")
+    return {"accuracy": 90.0, "made_up": False}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_training_that_fails_leaves_the_others_and_is_told_at_the_end(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(train_cell, "outcome", out_of_memory_once)
+    monkeypatch.setattr(running, "_pool", lambda jobs: nullcontext(None if jobs == 1 else ThreadPoolExecutor(jobs)))
+    some = ["--rows", "k = 0", "--columns", "DP-SGD", "Sampling", "AdaPDP", "--seeds", "2", "--jobs", str(jobs)]
+    assert main(["run", "heo-table-1-mnist", *some, "--out", str(tmp_path)]) == 2
+    lines = results.read(tmp_path / "heo-table-1-mnist.jsonl")
+    done = {(line["column"], line["seed"]) for line in lines}
+    assert done == {(c, s) for c in ("DP-SGD", "Sampling", "AdaPDP") for s in (0, 1)} - {("Sampling", 0)}
+    assert len(lines) == 5
+    said = capsys.readouterr()
+    assert "1 trainings of heo-table-1-mnist failed" in said.err
+    assert "k = 0 / Sampling, seed 0: out of memory" in said.err
+    assert said.out.count("failed: ") == 1
+    monkeypatch.setattr(train_cell, "outcome", lambda cell, seed, device: {"accuracy": 1.0, "made_up": False})
+    assert main(["run", "heo-table-1-mnist", *some, "--out", str(tmp_path)]) == 0
+    assert len(results.read(tmp_path / "heo-table-1-mnist.jsonl")) == 6
 
 
 def test_a_quick_report_says_that_it_is_quick() -> None:

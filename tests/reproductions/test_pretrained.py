@@ -16,6 +16,8 @@ import privypurse as pp
 from privypurse.errors import InvalidInput
 from privypurse.training import gradients
 from privypurse.training.gradients import numerics
+from reproductions import rival_training
+from reproductions.choice import Settings
 from reproductions.feature_models import losses
 from reproductions.pretrained import fetch
 from reproductions.pretrained.efficientnet import EfficientNetLite0, folded
@@ -113,6 +115,27 @@ def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
         "full": (FineTuned(SentenceEncoder(SMALL), 2, 3, None, 8, "layer"), tokens(6)),
         "last block": (LastBlock(EfficientNetLite0().top, 2, "unit"), maps),
     }
+
+
+@pytest.mark.parametrize("method", ["sample", "none"])
+@pytest.mark.parametrize("name", ["lora", "last block"])
+@pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+def test_records_that_go_through_a_few_at_a_time_give_the_same_weights(
+    name: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(steps=3, batch_size=20, clip_norm=0.1, walk=1e-3, decays=(0.0,))
+    x, y = (tokens(40) if name == "lora" else torch.randn(40, 192, 3, 3)), torch.arange(40) % 2
+    monkeypatch.setattr(rival_training, "_LARGE_MODEL", 0)
+
+    def weights(most: int, seed: int = 0) -> torch.Tensor:
+        monkeypatch.setattr(rival_training, "_MOST", most)
+        records, epsilon = (x, y), np.repeat([1.0, 3.0], 20)
+        model = rival_training.trained(method, settings, lambda: models()[name][0], records, epsilon, 1e-3, seed)[0]
+        return torch.cat([weight.detach().flatten() for weight in model.parameters() if weight.requires_grad])
+
+    together = weights(1_000)
+    torch.testing.assert_close(weights(6), together, rtol=1e-5, atol=1e-6)
+    assert (weights(1_000, seed=1) - together).abs().max() > 1e-4  # other noise, other records
 
 
 @pytest.mark.parametrize("name", ["lora", "full", "last block"])
