@@ -222,7 +222,7 @@ def test_another_holder_is_told_to_wait(capsys, people, tmp_path):
     assert "somebody else holds" in err
 
 
-def test_the_examples_in_the_help_run(capsys, tmp_path):
+def test_the_examples_in_the_help_run(capsys, tmp_path, monkeypatch):
     with pytest.raises(SystemExit):
         cli.main(["query", "--help"])
     shown = capsys.readouterr().out
@@ -232,11 +232,17 @@ def test_the_examples_in_the_help_run(capsys, tmp_path):
     rng = np.random.default_rng(0)
     pq.write_table(pa.table({"patient": rng.integers(0, 9, 50), "cost": rng.random(50) * 900}), "visits.parquet")
     examples = re.findall(r"^  privypurse query (.*)$", shown, re.MULTILINE)
-    assert len(examples) == 7
+    assert len(examples) == 8
+    made = pp.Ledger.create("sqlite:///purses.db", epsilons=[1], delta=1e-5, key="ledger.key")
+    made.join(np.arange(9), 1.0)
     for line in examples:
+        if line == examples[-1]:
+            for name, value in re.findall(r"(PRIVYPURSE_\w+)=(\S+)", shown):
+                monkeypatch.setenv(name, value)
         code, out, _ = run(capsys, line)
         assert code == 0
         assert "not an answer" not in out
+    assert [one.purpose for one in made.runs()] == ["to plan wards"]
 
 
 def test_csv_cells_are_told_apart(tmp_path):
@@ -267,3 +273,80 @@ def test_an_answer_can_be_written_as_a_public_file(capsys, people, tmp_path):
     assert (tmp_path / "people.csv.purses").read_bytes() == before  # nobody paid
     assert run(capsys, "people.csv --purses other --out seeded --seed 1 count --noise 20")[0] == 0
     assert [file.public for file in RunFolder.open("seeded").files.values()] == [False]
+
+
+@pytest.fixture
+def ledger(people, monkeypatch):
+    """Of the people in the table, half of whom grant 0.5 and half 1."""
+    monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", "ledger.key")
+    made = pp.Ledger.create("sqlite:///purses.db", epsilons=[0.5, 1], delta=1e-5, key="ledger.key")
+    who = sorted(set(people["who"].to_pylist()))
+    made.join(who, np.where(np.arange(len(who)) % 2, 1.0, 0.5))
+    return made
+
+
+UNDER = "people.csv --person who --ledger sqlite:///purses.db"
+
+
+def test_a_question_under_a_ledger_is_charged_there_for_whatever_rows(capsys, people, ledger, tmp_path):
+    who = sorted(set(people["who"].to_pylist()))
+    code, out, err = run(capsys, f"{UNDER} --purpose 'to plan wards' --json --out asked count --noise 4")
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    # At noise 4 a count costs 16/(2·16) = 0.5 nats at order 16: more than ε = 1 holds, so nobody is counted.
+    assert abs(answer["value"]) < 4 * 7
+    assert {name: file.public for name, file in RunFolder.open("asked").files.items()} == {
+        "answer.json": True,
+        "anchor.json": False,
+    }
+    head = json.loads((tmp_path / "asked" / "anchor.json").read_text())
+    assert ledger.show().head in head.values()
+    lines = (tmp_path / "people.csv").read_text().splitlines()
+    (tmp_path / "people.csv").write_text("\n".join([lines[0], *lines[:0:-1]]).replace("Oslo", "Hamar") + "\n")
+    values = []
+    for _ in range(4):
+        code, out, err = run(capsys, f"{UNDER} count --noise 6")
+        assert (code, err) == (0, "")
+        assert f"spending is kept in the ledger {ledger.id}" in out
+        values.append(float(re.search(r"count: (-?[\d.]+)", out)[1]))
+    # Each costs 16/72 = 0.222 nats of 0.48 at ε = 1, and 28/72 = 0.389 of 0.233 at ε = 0.5.
+    held = [rung.limit / 2**40 // (rung.order / 72) for rung in ledger.rungs]
+    assert held == [0, 2]
+    expected = [len(who) // 2] * 2 + [0] * 2
+    assert np.abs(np.subtract(values, expected)).max() < 6 * 7
+    spent_by = [sum(event.charged[1] for event in ledger.history(one) if event.charged) for one in who[:2]]
+    assert spent_by[0] == 0 < spent_by[1] <= ledger.rungs[1].limit
+    assert {run.purpose for run in ledger.runs()} == {"to plan wards", ""}
+    assert ledger.verify().problems == []
+    assert not (tmp_path / "people.csv.purses").exists()
+
+
+def test_nothing_printed_under_a_ledger_depends_on_who_is_out(capsys, people, ledger, monkeypatch):
+    monkeypatch.setenv("PRIVYPURSE_LEDGER", "sqlite:///purses.db")  # instead of --ledger
+    shown = set()
+    for _ in range(4):
+        code, out, err = run(capsys, "people.csv --person who count --noise 6")
+        assert (code, err) == (0, "")
+        shown.add(re.sub(r"count: \S+", "count", out))
+    assert len(shown) == 1
+    assert len(ledger.runs()) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("people.csv --ledger sqlite:///purses.db count --noise 9", "give --person"),
+        (f"{UNDER} --epsilon 1 count --noise 9", "leave them out"),
+        (f"{UNDER} --purses other count --noise 9", "give one of them"),
+        (f"{UNDER} --key nowhere.key count --noise 9", "nowhere.key cannot be read"),
+        ("people.csv --person age --ledger sqlite:///purses.db count --noise 9", "never joined this ledger"),
+        ("people.csv --person who --ledger sqlite:///none.db count --noise 9", "is not there"),
+        ("people.csv --purpose wards count --noise 9", "give --ledger too"),
+    ],
+)
+def test_errors_under_a_ledger_say_what_to_mend(capsys, people, ledger, line, said):
+    ledger.withdraw([0])
+    code, out, err = run(capsys, line)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not ledger.runs()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import warnings
 from itertools import pairwise
@@ -17,7 +18,7 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.cli.arguments import number_or_name, numbers
+from privypurse.cli.arguments import LEDGER_VARIABLE, add_ledger_options, number_or_name, numbers, open_ledger
 from privypurse.cli.showing import as_it_is
 from privypurse.errors import PrivyPurseWarning
 
@@ -52,11 +53,18 @@ examples (make a table first):
 with one ε for all, and a column that says whose record it is:
   privypurse query visits.parquet --epsilon 1 --person patient sum cost --lower 0 --upper 5000 --noise 50000
 
+With --ledger each person has one purse for life, which trainings and rounds use too (see privypurse ledger --help).
+Everybody's ε is then what they granted there, the answer is charged there before it is made, and rows may change:
+
+  export PRIVYPURSE_LEDGER=sqlite:///purses.db PRIVYPURSE_LEDGER_KEY=ledger.key
+  privypurse query visits.parquet --person patient --purpose "to plan wards" count --noise 30
+
 conditions (--where): column names (`in backticks` if they hold spaces), numbers, 'text', dates as '2026-01-31',
 == != < <= > >=, in (…), not in, and, or, not, + - * /. A missing cell makes a comparison false.
 """
 _OPTION = re.compile(r"(?<!['\w])(categories|edges)=?(?!['\w])")  # as the library's errors name them
-_BEFORE = "privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purses FILE]"
+_BEFORE = """privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purses FILE]
+       [--ledger URL [--key FILE] [--anchor FILE] [--purpose TEXT]]"""
 _BOUNDS = " COLUMN --lower NUMBER --upper NUMBER"
 _QUESTIONS = {
     "count": ("how many people", ""),
@@ -73,9 +81,11 @@ def add_options(command: argparse.ArgumentParser) -> None:
     who = command.add_argument_group("who holds what")
     for option, sign, usual in (("--epsilon", "ε", "epsilon"), ("--delta", "δ", DEFAULT_DELTA)):
         said = f"column of {sign}, or one {sign} for all (default: {usual})"
-        who.add_argument(option, metavar=f"COLUMN|{sign}", default=usual, type=number_or_name, help=said)
+        who.add_argument(option, metavar=f"COLUMN|{sign}", type=number_or_name, help=said)
     who.add_argument("--person", metavar="COLUMN", help="column of ids: the privacy unit is a person, not a record")
     who.add_argument("--purses", metavar="FILE", help="where spending is kept (default: TABLE.purses)")
+    add_ledger_options(command)
+    command.add_argument("--purpose", metavar="TEXT", help="recorded with the charge in the ledger")
     command.add_argument("--json", action="store_true", help="print the answer as JSON")
     command.add_argument("--out", metavar="FOLDER", type=Path, help="write answer.json there, listed as public")
     command.add_argument("--seed", type=int, help="repeatable noise, for tests: NOT private")
@@ -115,39 +125,70 @@ def run(options: argparse.Namespace, console: Console) -> None:
     from privypurse.budgets.tables import read_table, unchanged
     from privypurse.runs.folder import RunFolder, check_free
 
+    ledger = _ledger(options)
     with unchanged(Path(options.table)):
         table = read_table(options.table)
-        budgets = _budgets(options, len(next(iter(table.values()))))
-    purses = options.purses or _beside(Path(options.table))
-    if Path(purses).resolve() == Path(options.table).resolve():
-        raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
-    opened = not Path(purses).exists()
+        budgets = _budgets(options, len(next(iter(table.values()))), ledger)
+    kept = _purses(options) if ledger is None else f"the ledger {ledger.id}"
+    new = ledger is None and not Path(kept).exists()
     if options.out is not None:  # said before anybody pays
         check_free(options.out, "answer.json")
         folder = RunFolder.begin(options.out, "query")
+    paid_by: dict[str, Any] = {"purses": kept}
+    if ledger is not None:
+        paid_by = {"ledger": ledger, "purpose": options.purpose or ""}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # said below, in red
-        analyst = pp.Analyst(table, budgets, purses=purses, seed=options.seed)
+        analyst = pp.Analyst(table, budgets, seed=options.seed, **paid_by)
     try:
         with analyst:
             answer = _asked(analyst, options)
     except OSError as error:
-        raise pp.PrivyPurseError(f"spending cannot be written to {purses} ({error}), so nothing is told") from None
+        raise pp.PrivyPurseError(f"spending cannot be written to {kept} ({error}), so nothing is told") from None
     text = json.dumps(answer.to_json(), ensure_ascii=False)
     if options.json:
         console.print(text, markup=False, soft_wrap=True)
     else:
         _show(answer, options, console)
-        if options.seed is not None:
-            console.print(f"[bold red]seeded with {options.seed}: a test, NOT private[/]")
-        if opened:
-            console.print(f"new purses for {budgets.people:,} people: {as_it_is(str(purses))}", soft_wrap=True)
-        console.print(f"spending is kept in {as_it_is(str(purses))}; keep it as long as the data")
+        if new:
+            console.print(f"new purses for {budgets.people:,} people: {as_it_is(str(kept))}", soft_wrap=True)
+        keep = "keep it as long as the data" if ledger is None else "where it stays for life"
+        console.print(f"spending is kept in {as_it_is(str(kept))}; {keep}", soft_wrap=True)
     if options.out is not None:
         try:
             folder.add("answer.json", text + "\n", public=options.seed is None)
+            if ledger is not None:
+                ledger.write_anchor(folder.path / "anchor.json")
+                folder.add("anchor.json", None)
         except OSError as error:
             raise pp.PrivyPurseError(f"{error}: the answer is given, but not in {options.out}") from None
+
+
+def _ledger(options: argparse.Namespace) -> pp.Ledger | None:
+    """The ledger that is named, by the option or the environment; a file of purses is named instead of one."""
+    if options.ledger is None and (options.purses is not None or not os.environ.get(LEDGER_VARIABLE)):
+        if options.purpose is not None:
+            raise pp.InvalidInput("--purpose is recorded in a ledger; give --ledger too, or leave it out")
+        return None
+    if options.purses is not None:
+        raise pp.InvalidInput("--purses and --ledger are two places for what is spent; give one of them")
+    if options.epsilon is not None or options.delta is not None:
+        raise pp.InvalidInput(
+            "--epsilon and --delta are for purses without a ledger: here they are what people granted; leave them out"
+        )
+    if options.person is None:
+        raise pp.InvalidInput(
+            "a ledger knows people by id; give --person, the column of ids, or --purses FILE to keep spending apart "
+            "from the ledger"
+        )
+    return open_ledger(options)
+
+
+def _purses(options: argparse.Namespace) -> str:
+    purses = options.purses or _beside(Path(options.table))
+    if Path(purses).resolve() == Path(options.table).resolve():
+        raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
+    return str(purses)
 
 
 def _beside(table: Path) -> str:
@@ -161,15 +202,19 @@ def _beside(table: Path) -> str:
     return str(named if named.resolve() == purses else purses)
 
 
-def _budgets(options: argparse.Namespace, rows: int) -> pp.Budgets:
+def _budgets(options: argparse.Namespace, rows: int, ledger: pp.Ledger | None) -> pp.Budgets:
     from privypurse.budgets.tables import FileColumns
 
-    if isinstance(options.epsilon, str):
-        return pp.Budgets.read(options.table, epsilon=options.epsilon, delta=options.delta, person=options.person)
+    epsilon = "epsilon" if options.epsilon is None else options.epsilon
+    delta = DEFAULT_DELTA if options.delta is None else options.delta
+    if ledger is not None:  # the most that anybody can have granted: whose purse holds what, the ledger knows
+        epsilon, delta = ledger.rungs[-1].epsilon, max(rung.delta for rung in ledger.rungs)
+    if isinstance(epsilon, str):
+        return pp.Budgets.read(options.table, epsilon=epsilon, delta=delta, person=options.person)
     columns = FileColumns(Path(options.table))
-    delta = columns.numbers(options.delta) if isinstance(options.delta, str) else options.delta
+    deltas = columns.numbers(delta) if isinstance(delta, str) else delta
     person = None if options.person is None else columns.labels(options.person)
-    return pp.Budgets(np.full(rows, options.epsilon), delta=delta, person=person)
+    return pp.Budgets(np.full(rows, epsilon), delta=deltas, person=person)
 
 
 def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:
@@ -208,6 +253,8 @@ def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None
     what = "count and scaled sum" if options.question == "mean" else "each number"
     console.print(f"noise: normal, standard deviation {answer.noise:g} on {what}", soft_wrap=True)
     console.print(f"{answer.says}; whom it does not touch pays nothing", soft_wrap=True)
+    if options.seed is not None:
+        console.print(f"[bold red]seeded with {options.seed}: a test, NOT private[/]")
 
 
 def _rounded(value: float, noise: float) -> str:
