@@ -88,6 +88,12 @@ def ledger_url(options: argparse.Namespace) -> str:
     return str(url)
 
 
+def ledger_if_named(options: argparse.Namespace, configured: str | None = None) -> Ledger | None:
+    """The ledger of the option, the configuration or the environment; None where none is named."""
+    options.ledger = options.ledger or configured
+    return open_ledger(options) if options.ledger or os.environ.get(LEDGER_VARIABLE) else None
+
+
 def open_ledger(options: argparse.Namespace) -> Ledger:
     """The ledger that the options name."""
     from privypurse.ledger.ledger import Ledger

@@ -14,7 +14,7 @@ import privypurse as pp
 from privypurse.assignment import METHODS
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.budgets.tables import unchanged
-from privypurse.cli.arguments import levels, number_or_name
+from privypurse.cli.arguments import add_ledger_options, ledger_if_named, levels, number_or_name
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
 from privypurse.plans.file import FORMAT
@@ -41,6 +41,9 @@ examples:
 With --person the plan keeps keyed digests of the ids, and `privypurse train` applies it by id: rows may come in
 another order, be edited, come and go. Without, it holds for this file, byte for byte. The plan is as sensitive as the
 budgets and written so that only you can read it.
+
+With --ledger each ε is what a person allows now; rates cost nobody more than their purse holds, and the run at most
+--at-most of anybody's. What is printed then tells nothing of what people have left. `privypurse train` charges them.
 
 methods:
   sample     a sampling rate that grows with ε, one clip norm (the default)
@@ -86,6 +89,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--accountant", choices=("pld", "rdp"), default="pld", help="who proves it (default: pld, tighter)"
     )
+    how.add_argument(
+        "--at-most", type=float, metavar="ε", help="with --ledger: the run's public cap (default: all that is left)"
+    )
+    add_ledger_options(command)
     command.add_argument(
         "-o", "--out", default="plan.json", metavar="FILE", help="where to write the plan (default: plan.json)"
     )
@@ -95,12 +102,12 @@ def run(options: argparse.Namespace, console: Console) -> None:
     _check_out(Path(options.out), Path(options.table))  # said before the work, not after it
     if options.threshold is not None and options.method != "exclude":
         raise pp.InvalidInput(f"--threshold is for --method exclude, not {options.method}")
-    table, asked = Path(options.table), _taken(NewPlan, options)
+    table, asked, ledger = Path(options.table), _taken(NewPlan, options), ledger_if_named(options)
     with unchanged(table):
         budgets, seal = granted(_taken(Grants, options), table)
     with bar(console, "certifying") as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: the plan's facts say it
-        plan = made(asked, budgets, seal, progress)
+        plan = made(asked, budgets, seal, progress, ledger)
         plan.spent_by_level(progress=progress)
     if options.delta is None:
         console.print(default_delta("--delta"))

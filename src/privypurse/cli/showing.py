@@ -19,15 +19,19 @@ _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(cod
 
 def show_plan(plan: pp.Plan, console: Console) -> None:
     """The table by level, with what holds for all above it and what is promised below."""
-    table = Table(title=f"plan: {plan.method}", title_justify="left", caption_justify="left")
-    for name in summary.COLUMNS:
-        table.add_column(name, justify="right")
-    for row in plan.by_level():
-        table.add_row(*summary.cells(row))
     for line in summary.facts(plan):
         console.print(as_it_is(line), soft_wrap=True)
-    console.print(table)
-    for line in (plan.promise.text, summary.ROUNDED, summary.SENSITIVE):
+    if plan.ledger is None:
+        table = Table(title=f"plan: {plan.method}", title_justify="left", caption_justify="left")
+        for name in summary.COLUMNS:
+            table.add_column(name, justify="right")
+        for row in plan.by_level():
+            table.add_row(*summary.cells(row))
+        console.print(table)
+        below = [summary.ROUNDED, summary.SENSITIVE, summary.NOT_KEPT]
+    else:
+        below = [summary.SAVED]
+    for line in (plan.promise.text, *below):
         console.print(line, style="dim")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 import privypurse as pp
-from privypurse.cli.arguments import need
+from privypurse.cli.arguments import add_ledger_options, ledger_if_named, need
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.config import RunConfig, example, read_config
@@ -35,6 +35,10 @@ spending.csv (what each person really spent), and run.json, which lists all file
 
 Ctrl-C ends a run between two steps. With [training] checkpoint, the folder that a run is kept in, the same command
 goes on from there, and every step that was taken stays counted. Without it nothing is kept.
+
+With ledger = "sqlite:///purses.db" above the first section, or --ledger, people are charged in that ledger: all
+steps are reserved before the first one, and at_most under [plan] is the run's public cap. Internal then too:
+ledger.json (which run it is) and anchor.json (how far the ledger had come).
 
 A plan that was made before (plan = "plan.json") is applied by id: person = "…" under [data] names the column. A plan
 without ids holds for exactly the file that it was made from; what does not match is refused.
@@ -58,6 +62,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     which = command.add_mutually_exclusive_group(required=True)
     which.add_argument("config", nargs="?", metavar="config.toml", help="what to train, on what, for whom")
     which.add_argument("--example", action="store_true", help="print a configuration that runs as it stands")
+    add_ledger_options(command)
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
@@ -67,6 +72,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     config = read_config(options.config)
     need("train")
     from privypurse.runs.training_run import train_by
+
+    ledger = ledger_if_named(options, config.ledger)
 
     def planned(plan: pp.Plan) -> None:
         waiting.close()  # two bars at once would write over each other
@@ -80,7 +87,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         waiting.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "δ = ", PrivyPurseWarning)  # the plan's facts say it
         try:
-            finished = train_by(config, certifying=certifying, planned=planned, bar=True)
+            finished = train_by(config, certifying=certifying, planned=planned, bar=True, ledger=ledger)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_stopped(config.training.checkpoint)) from None
         except OSError as error:  # a full disk: a step that cannot be counted is not taken

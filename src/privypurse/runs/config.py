@@ -134,6 +134,8 @@ class NewPlan:
     threshold: float | None = None
     extra_steps: int = 0
     stop: Annotated[Stop, By(_stop)] | None = None
+    at_most: float | None = None
+    """The run's public cap in a ledger, an ε; None: all that people have left."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -183,6 +185,8 @@ class Training:
     checkpoint_every: int | None = None
     device: str = "auto"
     seed: Seed | None = None
+    purpose: str = ""
+    """What it is for, as the ledger and people's receipts say it."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None and self.checkpoint is None:
@@ -200,6 +204,8 @@ class RunConfig:
     optimizer: Optimizer
     training: Training
     individual: Followed | None = None
+    ledger: str | None = None
+    """The address of the ledger whose people are charged."""
 
 
 def read_config(path: str | Path) -> RunConfig:
@@ -240,6 +246,7 @@ def parse_config(text: str) -> RunConfig:
         optimizer=_optimizer(whole["optimizer"]),
         training=read(Training, whole.get("training", {}), "[training]"),
         individual=read(Followed, whole["individual"], "[individual]") if "individual" in whole else None,
+        ledger=value(str, whole["ledger"], "ledger") if "ledger" in whole else None,
     )
 
 

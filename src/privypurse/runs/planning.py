@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +17,12 @@ from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.config import Grants, NewPlan, RunConfig, Table
 
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
-def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -> Plan:
-    """The plan of a run on ``records`` records.
+
+def plan_of(config: RunConfig, records: int, progress: Progress | None = None, ledger: Ledger | None = None) -> Plan:
+    """The plan of a run on ``records`` records, under the ledger that is given.
 
     Guarantee: it keeps the budgets of the configuration, or, where that names none, was made for the people of these
     rows: by their ids, or for exactly this file.
@@ -30,7 +34,7 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None) -
         _refuse_others(loaded, config, budgets)
         return loaded
     assert budgets is not None
-    return made(config.plan, budgets, seal, progress)
+    return made(config.plan, budgets, seal, progress, ledger)
 
 
 def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> None:
@@ -76,9 +80,15 @@ def granted(asked: Grants, table: Path | None, records: int = 0) -> tuple[Budget
     return budgets, None if table is None or budgets.person is not None else Seal.of(table)
 
 
-def made(asked: NewPlan, budgets: Budgets, seal: Seal | None, progress: Progress | None = None) -> Plan:
+def made(
+    asked: NewPlan,
+    budgets: Budgets,
+    seal: Seal | None,
+    progress: Progress | None = None,
+    ledger: Ledger | None = None,
+) -> Plan:
     """The plan that a configuration or a command asks for, for the rows under that seal."""
     arguments = {**vars(asked), "method": asked.method if asked.threshold is None else Exclude(asked.threshold)}
     del arguments["threshold"]
-    plan = make_plan(budgets, **arguments, progress=progress)
+    plan = make_plan(budgets, **arguments, ledger=ledger, progress=progress)
     return plan if seal is None else plan.sealed(seal)

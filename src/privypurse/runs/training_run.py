@@ -12,6 +12,7 @@ from torch import nn
 
 from privypurse.accounting import Progress
 from privypurse.budgets.tables import unchanged
+from privypurse.ledger.ledger import Ledger
 from privypurse.plans import Plan
 from privypurse.plans import file as planfile
 from privypurse.runs.config import BuiltIn, RunConfig, Table
@@ -45,13 +46,17 @@ def train_by(
     certifying: Progress | None = None,
     planned: Callable[[Plan], None] = lambda plan: None,
     bar: bool = False,
+    ledger: Ledger | None = None,
 ) -> Finished:
     """Train what the configuration says and write the results into its folder.
 
-    ``planned`` is called with the plan before training begins, ``certifying`` while it is made. Guarantee: that of
-    `train`, for the plan in the folder; the test figures are of records that took no part in training.
+    ``planned`` is called with the plan before training begins, ``certifying`` while it is made. ``ledger``: opened
+    already, instead of the one that the configuration names. Guarantee: that of `train`, for the plan in the folder;
+    the test figures are of records that took no part in training.
     """
     settings = config.training
+    if ledger is None and config.ledger is not None:
+        ledger = Ledger.open(config.ledger)
     device = device_of(settings.device)
     check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # said before the work, not after it
     # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
@@ -61,7 +66,7 @@ def train_by(
             torch.manual_seed(settings.seed)
         model = model_of(config.model, records.shape, records.classes).to(device)
         optimizer = optimizer_of(config.optimizer, model)
-        plan = plan_of(config, len(records.train), certifying).for_records(records.train.person)
+        plan = plan_of(config, len(records.train), certifying, ledger).for_records(records.train.person)
     plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
     planned(plan)
     folder = RunFolder.begin(settings.out, "train")
@@ -81,11 +86,22 @@ def train_by(
             progress=bar,
         ),
         seed=settings.seed,
+        ledger=ledger,
+        purpose=settings.purpose,
     )
+    if ledger is not None:
+        add_ledger(folder, ledger, trained)
     found = None if records.test is None else score(model, records.test.inputs, records.test.labels)
     data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
     add_results(folder, model, plan, trained, found, data=data, seeded=settings.seed is not None)
     return Finished(plan, trained, found, settings.out)
+
+
+def add_ledger(folder: RunFolder, ledger: Ledger, trained: Trained) -> None:
+    """Which run of which ledger this was, and how far that had come: an older copy of it is told by the anchor."""
+    folder.add_json("ledger.json", {"ledger": ledger.id, "run": trained.run_id})
+    ledger.write_anchor(folder.path / "anchor.json")
+    folder.add("anchor.json", None)
 
 
 def add_results(

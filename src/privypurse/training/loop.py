@@ -67,6 +67,8 @@ class Trained:
     """What each person spent, with individual accounting. Sensitive."""
     left_out: int = 0
     """How often somebody was drawn and contributed nothing, since their gradient was not finite. Internal."""
+    run_id: str | None = None
+    """The run's name in its ledger."""
 
 
 def train(
@@ -110,7 +112,8 @@ def train(
     _refuse_scheduler(scheduler)
     require_ledger(plan, ledger, seed)
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
-    plan, goal = records.plan, records.plan.all_steps if steps is None else integer(steps, "steps")
+    plan, most = records.plan, records.plan.all_steps
+    goal = most if steps is None else min(integer(steps, "steps"), most)
     begun, folder = time.perf_counter(), None if checkpoint is None else Path(checkpoint)
     setup = Setup(plan, unwrapped(model), optimizer, seed)
     if forgiving:
@@ -126,10 +129,20 @@ def train(
         if not bare.training:
             bare.train()
         batches = _summed(run, records, loss_fn, captured, forgiving)
-        _take(run, batches, min(goal, plan.all_steps), optimizer, scheduler, saved, execution.progress)
-        spending = None if accounting is None else accounting.spending()
-    how = "captured" if captured else "eager"
-    return Trained(run.steps_taken, begun_at, time.perf_counter() - begun, how, spending, run.left_out)
+        _take(run, batches, goal, optimizer, scheduler, saved, execution.progress)
+    return _outcome(run, begun_at, time.perf_counter() - begun, captured)
+
+
+def _outcome(run: PrivateRun, begun_at: int, seconds: float, captured: bool) -> Trained:
+    return Trained(
+        steps=run.steps_taken,
+        resumed_from=begun_at,
+        seconds=seconds,
+        how="captured" if captured else "eager",
+        spending=None if run.accounting is None else run.accounting.spending(),
+        left_out=run.left_out,
+        run_id=None if run.account is None else run.account.run_id,
+    )
 
 
 def _refuse_scheduler(scheduler: Any) -> None:

@@ -48,6 +48,8 @@ class _RichBar:
             self._spent = f"a {self._plan.filter} filter keeps everyone within their ε"
         elif self._plan.promise is Promise.PART:
             self._spent = "the schedule says what all rounds cost"
+        elif self._plan.ledger is not None:  # which levels there are follows from what people have left
+            self._spent = "all steps are reserved in the ledger"
         elif mark != self._mark:
             self._mark, self._spent = mark, self._spent_at(-(-mark * self._plan.steps // _MARKS))
         self.progress.update(self._task, completed=steps, figures=self._loss + self._spent)
