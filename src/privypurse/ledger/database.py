@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -104,6 +104,8 @@ class Database:
             return
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            with closing(sqlite3.connect(self.path)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")  # the file remembers it
         except FileExistsError:
             raise InvalidInput(f"{self.path} is there already; open it, or name another file") from None
         except OSError as error:
@@ -151,9 +153,7 @@ def _sqlite(path: Path) -> Engine:
         connection = sqlite3.connect(
             f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_WAIT, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
         return connection
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)

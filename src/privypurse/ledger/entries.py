@@ -12,7 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from privypurse.arrays import IntArray
+from privypurse.arrays import AnyArray, IntArray
 from privypurse.errors import PrivyPurseError
 from privypurse.ledger import schema
 from privypurse.ledger.blocks import Row
@@ -48,21 +48,26 @@ class Entry:
     classes: bytes | None
     hash: bytes
 
-    def tables(self, columns: int) -> list[IntArray]:
-        """For each column what a person of each class is charged; the last one, 0, is for those who pay nothing.
+    def charged(self, values: AnyArray, columns: int) -> list[IntArray]:
+        """What people with these values are charged at each column.
 
-        Classes are either one number for each person, a row of all columns, or a number for each column.
+        Values are either a row, everybody's class, which stands for a charge at every column, or a row for each
+        column. Who pays nothing has a value beyond the table.
         """
-        content = np.frombuffer(self.classes or b"", dtype="<i8").astype(np.int64)
+        content: IntArray = np.frombuffer(self.classes or b"", dtype="<i8").astype(np.int64, copy=False)
         if "lengths" in self.meta:
-            ends = np.cumsum(self.meta["lengths"])[:-1]
-            return [np.append(part, 0) for part in np.split(content, ends)]
-        return [np.append(part, 0) for part in content.reshape(-1, columns).T]
-
-    def charged(self, values: Any, columns: int) -> list[IntArray]:
-        """What people with these values (a row, or one for each column) are charged at each column."""
+            tables = np.split(content, np.cumsum(self.meta["lengths"])[:-1])
+        else:
+            tables = list(content.reshape(-1, columns).T)
         each = np.broadcast_to(values, (columns, values.shape[1]))
-        return [table.take(value, mode="clip") for table, value in zip(self.tables(columns), each, strict=True)]
+        return [_looked_up(table, value) for table, value in zip(tables, each, strict=True)]
+
+
+def _looked_up(table: IntArray, classes: AnyArray) -> IntArray:
+    """The charge of each class; 0 beyond the table."""
+    if table.size > 0 and classes.size < table.size:  # then a copy of the table would take longer
+        return np.asarray(np.where(classes < table.size, table.take(classes, mode="clip"), 0))
+    return np.append(table, 0).take(classes, mode="clip")
 
 
 def _entry(row: Any) -> Entry:

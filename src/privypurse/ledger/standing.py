@@ -28,7 +28,7 @@ NOBODY = 255
 WITHDRAWN, FORGOTTEN, FROZEN = 1, 2, 4
 _STATUS = {"withdraw": WITHDRAWN, "forget": FORGOTTEN, "freeze": FROZEN}
 NEVER = 2**63 - 1
-SNAPSHOT_EVERY = 16
+SNAPSHOT_EVERY = 8
 """Rows of a block after which its sums are written down."""
 _CHUNK = 64  # blocks read at once
 

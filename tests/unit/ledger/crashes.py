@@ -79,14 +79,14 @@ def charged(ledger: pp.Ledger) -> dict[str, int]:
     return {str(event.run): event.charged[0] for event in events if event.charged}
 
 
-def survive(url: str, times: int, *, charge_first: bool = True) -> None:
+def survive(url: str, times: int, *, charge_first: bool = True, check_every: int = 50) -> None:
     """Kill so many processes, one after another, on one ledger; at least what was released is charged."""
     ledger = pp.Ledger.open(url, key=KEY)
     ledger.join(IDS, ledger.rungs[-1].epsilon)
     rng, released = random.Random(0), Counter[str]()
     for number in range(times):
         released += killed(url, rng, charge_first=charge_first)
-        if number % 50 == 49 or number == times - 1:
+        if (number + 1) % check_every == 0 or number == times - 1:
             paid = charged(ledger)
             missing = [run for run, steps in released.items() if paid.get(run, 0) < steps * STEP]
             assert not missing, f"released and not charged: {missing}"

@@ -24,7 +24,7 @@ def test_killed_a_few_times(url: str) -> None:
 def test_charging_after_the_release_is_caught(url: str) -> None:
     """The twin's books balance but for where it was killed: what it made by then was never charged."""
     with pytest.raises(AssertionError, match="released"):
-        crashes.survive(url, 60, charge_first=False)
+        crashes.survive(url, 60, charge_first=False, check_every=2)
 
 
 @pytest.mark.slow
