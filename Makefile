@@ -45,12 +45,13 @@ format: $(VENV)/.dev  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## speed of planning, training, accounting and questions beside the peers
+bench: $(VENV)/.dev  ## speed of planning, training, accounting and questions beside the peers, and of the ledger
 	$(BIN)/python -m benchmarks.plan
 	$(BIN)/python -m benchmarks.training
 	$(BIN)/python -m benchmarks.charging
 	$(BIN)/python -m benchmarks.trajectories
 	$(BIN)/python -m benchmarks.queries
+	$(BIN)/python -m benchmarks.ledger
 
 tables: $(VENV)/.dev  ## the papers' tables: the headline is what the results say, and every table runs quickly
 	$(PIP) -e '.[reproductions]'
