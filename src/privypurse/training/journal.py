@@ -6,11 +6,11 @@ import atexit
 import os
 import threading
 import time
-from contextlib import suppress
+import warnings
 from pathlib import Path
 
 from privypurse._storage import HeldFile, make_folder, resolved
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseWarning
 
 _SPAN = 0.5  # seconds of steps that one entry covers
 _MOST = 4096
@@ -45,6 +45,7 @@ class Journal:
             )
         self.counted = self._reserved = int(counted)
         self._ahead, self._entry_time, self._process = 1, time.monotonic(), os.getpid()
+        self._closed = False
         atexit.register(self.close)
 
     def _entry(self, steps: int) -> bytes:
@@ -64,13 +65,25 @@ class Journal:
             self.counted = max(self.counted, steps)
 
     def close(self) -> None:
-        """Write down the exact number of steps, and let others in. Twice does no harm."""
+        """Write down the exact number of steps, and let others in; says so if it is not there any more."""
         if os.getpid() != self._process:
             return
         with self._thread:
             atexit.unregister(self.close)
-            if self._reserved > self.counted:
-                with suppress(InvalidInput):  # a journal that was taken away keeps what it says: more than was taken
-                    self._file.write(self._entry(self.counted))
-                self._reserved = self.counted
+            if not self._closed:
+                self._closed = True
+                self._write_down()
+
+    def _write_down(self) -> None:
+        try:
+            self._file.write(self._entry(self.counted))
+        except InvalidInput as error:  # steps cannot be taken back, so this is said and the run ends as it is
+            warnings.warn(
+                f"{error}. This run took steps up to number {self.counted:,}: a journal that counts fewer would let "
+                "another run take them once more; do not go on with it",
+                PrivyPurseWarning,
+                stacklevel=3,
+            )
+        finally:
+            self._reserved = self.counted
             self._file.close()

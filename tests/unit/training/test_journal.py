@@ -1,9 +1,12 @@
 """The journal: on disk before a step, never back, one run at a time."""
 
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,6 +91,17 @@ def test_never_reserves_more_than_the_plan_has(tmp_path: Path) -> None:
     assert max(found) == 50
 
 
+def test_slow_steps_are_on_disk_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is reserved ahead, the step itself still is."""
+    clock = itertools.count(step=10.0)
+    monkeypatch.setattr("privypurse.training.journal.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    path = tmp_path / "steps"
+    journal = Journal(path, PLAN, 1000)
+    for step in range(1, 21):
+        journal.count(step)
+        assert steps_on_disk(path) == step
+
+
 def test_one_run_at_a_time(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "steps", PLAN, 10)
     with pytest.raises(pp.InvalidInput, match="another run holds"):
@@ -132,3 +146,34 @@ def test_a_disk_that_is_full_stops_the_run_before_the_step(tmp_path: Path, monke
         journal.count(step)
     assert journal.counted <= journal._reserved < step
     monkeypatch.undo()
+
+
+def _over_it(path: Path, old: bytes) -> None:
+    path.write_bytes(old)  # past the lock, into the same file
+
+
+def _in_its_place(path: Path, old: bytes) -> None:
+    (path.parent / "copy").write_bytes(old)
+    (path.parent / "copy").replace(path)
+
+
+@pytest.mark.parametrize("restored", [_over_it, _in_its_place])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_old_journal_that_was_put_back_meanwhile_is_said(
+    tmp_path: Path, restored: Callable[[Path, bytes], None], ahead: bool
+) -> None:
+    """Steps that are reserved are taken without looking; at the end it shows, and is not passed over in silence."""
+    path = tmp_path / "steps"
+    journal = Journal(path, PLAN, 1000)
+    old = path.read_bytes()
+    for step in range(1, 4):
+        journal.count(step)
+    while (journal._reserved > journal.counted) != ahead:
+        journal.count(journal.counted + 1)
+    restored(path, old)
+    with pytest.warns(pp.PrivyPurseWarning, match=f"up to number {journal.counted}"):
+        journal.close()
+    journal.close()  # twice does no harm
+    assert Journal(path, PLAN, 1000).counted == 0  # which is why
+    with pytest.raises(pp.InvalidInput, match="was closed"):
+        journal.count(journal.counted + 1)

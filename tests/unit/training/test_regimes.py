@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -419,6 +420,37 @@ def test_subtler_mixing_is_seen_too(model: nn.Module) -> None:
     plan = pp.plan(budgets, "uniform", steps=1, batch_size=people, accountant="rdp")
     with pytest.raises(pp.InvalidInput, match="changes with the other records"):
         pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data(people), plan, LOSS)
+
+
+class Experts(nn.Module):
+    """Two layers that are alike at first; the batch decides which of them learns, or how much is given."""
+
+    def __init__(self, outputs: bool) -> None:
+        super().__init__()
+        self.one, self.other, self.outputs = nn.Linear(64, 3), nn.Linear(64, 3), outputs
+        self.other.load_state_dict(self.one.state_dict())
+
+    def forward(self, x: Tensor) -> Any:
+        rows = x.flatten(1)
+        chosen = int(rows.detach()[:, 0].argmax()) % 2 == 0
+        if self.outputs:
+            found = self.one(rows)
+            return (found, found) if chosen else (found,)
+        return (self.one if chosen else self.other)(rows)
+
+
+@pytest.mark.parametrize("outputs", [False, True])
+def test_which_layers_run_must_not_hang_on_the_batch(outputs: bool) -> None:
+    """Every row is the same either way: one person more would move everybody's gradient to the other layer."""
+    torch.manual_seed(0)
+    recorder = Recorder(Experts(outputs))
+
+    def looked() -> None:
+        for _ in range(30):  # one sees it with a chance of a half or more
+            require_isolated(recorder, (torch.randn(16, 64),), {}, 16)
+
+    with pytest.raises(pp.InvalidInput, match="changes with the other records"):
+        looked()
 
 
 def test_a_layer_with_two_parents_counts_once() -> None:

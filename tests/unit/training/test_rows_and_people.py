@@ -235,3 +235,26 @@ def test_what_the_loop_draws_for_records_is_not_that_of_a_public_seed() -> None:
 
     for of in (torch.randn_like, lambda x: F.dropout(x, 0.5), lambda x: torch.zeros_like(x).normal_()):
         assert not torch.equal(drawn(of), drawn(of))
+
+
+class Beside(nn.Module):
+    """Takes something beside the records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 2).double()
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return self.layer(x + other)
+
+
+def test_what_the_model_takes_beside_records_is_the_same_for_all_of_them() -> None:
+    """By position it would be another person's as soon as somebody before them is not drawn."""
+    inner = Beside()
+    private, _, loader = pp.make_private(inner, torch.optim.SGD(inner.parameters(), lr=0.1), dataset(True), plan())
+    x, _ = next(iter(loader))
+    for other in (torch.arange(N)[:, None], torch.randn(N, 1), torch.arange(N)[:, None] == 0):
+        with pytest.raises(pp.InvalidInput, match="the model takes a tensor of shape"):
+            private(x, other)
+    private(x[: N // 2], torch.full((N // 2, 1), 2.0))
+    private(x[N // 2 :], torch.ones(1, 1).expand(N // 2, 1))

@@ -123,6 +123,22 @@ def test_gradients_are_those_of_records_by_themselves(name: str, records: int) -
     torch.testing.assert_close(inputs.grad, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("records", [1, 2, RECORDS])
+def test_a_batchmean_is_divided_by_a_records_own_rows(records: int, flat: bool) -> None:
+    """Torch divides by all rows that were drawn; each record has the gradient that it has by itself."""
+
+    def loss(out: Tensor) -> Tensor:
+        rows = out.flatten(0, 1) if flat else out
+        return F.kl_div(rows.log(), 2 * rows.detach(), reduction="batchmean")
+
+    inputs = values(records).requires_grad_()
+    loss(followed(inputs, Places(drawn(records)), output=True)).backward()
+    for i in range(records):
+        alone = values(records)[i : i + 1].requires_grad_()
+        torch.testing.assert_close(inputs.grad[i], torch.autograd.grad(loss(alone), alone)[0][0])
+
+
 @pytest.mark.parametrize("name", KEEPS)
 def test_no_row_hangs_on_another_record(name: str) -> None:
     """One record's values are changed: rows of others stay as they are, bit for bit."""
@@ -218,6 +234,12 @@ REFUSED: dict[str, Way] = {
     "backward of rows": lambda out, y: out.backward(torch.ones(out.shape)),
     "a table that is shortened": lambda out, y: out[..., 0] * F.embedding(y, WEIGHT.clone(), max_norm=0.1).sum(2),
     "one hot of the batch": lambda out, y: out * F.one_hot(y),
+    "shifted by padding": lambda out, y: F.pad(out, (0, 0, 0, 0, 1, -1)),
+    "normalised over all": lambda out, y: F.layer_norm(out, out.shape),
+    "backward scaled by the batch": lambda out, y: out.mean().backward(out.detach().max()),
+    "scaled by the batch, in a list": lambda out, y: torch.autograd.backward([out.mean()], [out.detach().max()]),
+    "backward to be gone through again": lambda out, y: out.mean().backward(create_graph=True),
+    "backward to something else": lambda out, y: out.mean().backward(inputs=[torch.ones(1, requires_grad=True)]),
 }
 
 

@@ -288,6 +288,7 @@ class Remembering(nn.Module):
         self.register_buffer("mean", torch.zeros(8))
         self.plain = torch.zeros(8)
         self.number, self.things, self.deep = 0.0, [], {"inside": [torch.zeros(8)]}
+        self.several: set[float] = set()
         self.array = np.zeros(8)
         self.frozen = nn.Parameter(torch.zeros(8), requires_grad=False)
 
@@ -307,6 +308,8 @@ class Remembering(nn.Module):
         elif self.how == "list":
             before = sum(self.things) / max(1, len(self.things))
             self.things.append(float(seen.sum()))
+        elif self.how == "set":
+            self.several.add(float(seen.sum()))  # for later
         elif self.how == "deep":
             before = self.deep["inside"][0].clone()
             self.deep["inside"][0].copy_(seen)
@@ -322,7 +325,7 @@ class Remembering(nn.Module):
         return self.last(x - before)
 
 
-KEPT = ["buffer", "plain", "in place", "number", "list", "deep", "array", "frozen", "new"]
+KEPT = ["buffer", "plain", "in place", "number", "list", "set", "deep", "array", "frozen", "new"]
 
 
 @WAYS
