@@ -19,6 +19,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.queries import Analyst
+from privypurse.training.step_randomness import keyed
 from training_tools import CUDA, Keeping
 
 torch.set_num_threads(1)
@@ -121,3 +122,18 @@ def test_the_operating_systems_bytes_decide_everything(
     random.seed(1)
     time.sleep(0.02)  # a clock that somebody looked at has moved on
     assert alike(one, made(device))
+
+
+def test_every_byte_of_a_key_decides_what_each_generator_gives() -> None:
+    """A generator that took the first bytes alone could be tried out: torch's own seeds have 32 bits."""
+
+    def drawn(key: bytes) -> tuple[list[float], float, float]:
+        with keyed(key):
+            return torch.rand(4).tolist(), random.random(), float(np.random.rand())  # noqa: NPY002
+
+    base = bytes(32)
+    keys = [base, *(base[:place] + b"\1" + base[place + 1 :] for place in range(32))]
+    found = [drawn(key) for key in keys]
+    for each in zip(*found, strict=True):
+        assert len(set(map(repr, each))) == len(keys)
+    assert [drawn(key) for key in keys] == found

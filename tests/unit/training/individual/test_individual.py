@@ -732,6 +732,52 @@ def test_fingerprints_of_data_that_is_made_on_the_way() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+class Alike(Dataset):
+    """So many records that are all the same."""
+
+    def __init__(self, size: int, record: Any) -> None:
+        self._size, self._record = size, record
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        return self._record
+
+
+def test_fingerprints_tell_apart_what_differs_in_one_thing() -> None:
+    """Size, shape, type, values, order of parts; of tensors, arrays, numbers, and of what lies inside of others."""
+    x, y = torch.arange(12.0), torch.zeros(12)
+    tensors = [x, x.view(3, 4), x.view(4, 3), x.view(torch.int32), x.double(), x.flip(0), torch.zeros(0), x[:0].int()]
+    parts = [
+        *tensors,
+        x.numpy(),
+        x.numpy()[::-1].copy(),
+        1,
+        1.5,
+        "1",
+        None,
+        {"x": x},
+        {"y": x},
+        {"x": y},
+        [x, y],
+        [y, x],
+    ]
+    sets = [
+        TensorDataset(x),
+        TensorDataset(x, y),
+        TensorDataset(y, x),
+        TensorDataset(x.view(12, 1)),
+        TensorDataset(y),
+    ]
+    sets += [TensorDataset(x.view(torch.int32)), TensorDataset(x[:11])]
+    sets += [Alike(size, (part, 0)) for size in (40, 41) for part in parts]
+    sets += [Alike(40, (0, 1, 2)), Alike(40, (0, 1)), Alike(40, 7), Alike(40, 8)]
+    found = [fingerprint(each) for each in sets]
+    assert len(set(found)) == len(found)
+    assert [fingerprint(each) for each in sets] == found
+
+
 def test_a_look_that_fails_costs_nobody_less(tmp_path: Path) -> None:
     """An exception, or Ctrl-C, in the middle of any look: the run goes on, by what it knew."""
     plan, dataset = spec("drawn")

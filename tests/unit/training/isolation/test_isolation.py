@@ -14,9 +14,11 @@ from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.randomness import SeededRandomness
 from privypurse.training import loop
 from privypurse.training.gradients import clipping
 from privypurse.training.isolation.dropout import DropoutOff
+from privypurse.training.planned_records import PlannedRecords
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
 LOSS = partial(F.cross_entropy, reduction="none")
@@ -268,6 +270,23 @@ def test_who_has_no_records_is_in_no_batch(most: int | None) -> None:
         )
         <= 2
     )
+
+
+@pytest.mark.parametrize("multiple", [1, 4])
+@pytest.mark.parametrize("most", [None, 2])
+def test_whoever_is_absent_makes_no_difference_to_the_batches(most: int | None, multiple: int) -> None:
+    """A step that draws absent people alone is one that draws nobody; its shape would tell (rule 13)."""
+    data, person = TensorDataset(torch.zeros(4, 4), torch.zeros(4)), np.array([0, 0, 3, 3])
+    records, source = PlannedRecords(data, planned(4, person)), SeededRandomness(0)
+    for drawn, present in (([0, 1, 2, 3], [0, 3]), ([1, 2], []), ([1], [])):
+        found, expected = (
+            records.batches(np.array(units, dtype=np.int64), source, most, multiple) for units in (drawn, present)
+        )
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            for name in ("records", "units", "owner"):
+                assert np.array_equal(getattr(one, name), getattr(other, name)), name
+            assert (one.first, one.last) == (other.first, other.last)
 
 
 def far_off(size: int = 12) -> TensorDataset:
