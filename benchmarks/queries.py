@@ -63,6 +63,7 @@ def sparse(console: Console) -> None:
     data = datasets.adult().columns
     people = len(data["age"])
     asks = Analyst(data, pp.Budgets(np.full(people, EPSILON), delta=DELTA), seed=0)
+    assert isinstance(asks.purses, Filter)
     cost = 1 / NOISE**2
     worst = int(asks.purses.total[0] // cost)
     asked, first, begun = 0, 0, time.perf_counter()
@@ -101,8 +102,11 @@ def speed(console: Console, people: int) -> None:
     table = Table("question", "ms, median of 9", title=f"{people:,} records", title_justify="left")
     table.columns[1].justify = "right"
     with tempfile.TemporaryDirectory() as folder:
-        one, kept = Analyst(data, budgets), Analyst(data, budgets, purses=Path(folder) / "purses")
-        several = Analyst(data, owned)
+        one, kept = (
+            Analyst(data, budgets, person=budgets.person),
+            Analyst(data, budgets, person=budgets.person, purses=Path(folder) / "purses"),
+        )
+        several = Analyst(data, owned, person=owned.person)
         cases: dict[str, Callable[[], Answer]] = {
             f"count where {where}": lambda: one.count(where, noise=1e3),
             "the same, spending kept on disk": lambda: kept.count(where, noise=1e3),

@@ -56,7 +56,7 @@ def spent(table, name="people.csv"):
     columns = {key: np.asarray(table[key]) for key in table.column_names}
     columns["city"] = columns["city"].astype(object)
     budgets = pp.Budgets(columns["epsilon"])
-    with Analyst(read_table(name), budgets, purses=f"{name}.purses") as asks:
+    with Analyst(read_table(name), budgets, person=budgets.person, purses=f"{name}.purses") as asks:
         return asks.purses.spent
 
 

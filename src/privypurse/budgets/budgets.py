@@ -14,7 +14,7 @@ from privypurse._validate import first_where, float_vector, integer, real, refus
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import ladder
 from privypurse.budgets.levels import Levels, grouped
-from privypurse.budgets.person_ids import KeyedIds, ids_of, texts_of
+from privypurse.budgets.person_ids import KeyedIds, ids_of, named, texts_of
 from privypurse.errors import InvalidInput
 
 DEFAULT_DELTA = 1e-5
@@ -106,6 +106,17 @@ class Budgets:
         if unit is None:
             raise InvalidInput(f"person is {person!r}, who has no budget here; give an id of person=")
         return unit
+
+    def owners_of(self, person: Any, records: int) -> IntArray:
+        """For each of so many records, by its owner's id, their unit. Strangers are named, to the data's owner."""
+        texts = texts_of(ids_of(person, records))
+        units = np.fromiter((self._units.get(text, -1) for text in texts), dtype=np.int64, count=len(texts))
+        if (units < 0).any():
+            raise InvalidInput(
+                f"person holds ids that have no budget: {named(texts, units < 0)}; give them one, or leave their "
+                "rows out. Ids are compared as text, so 07 is not 7"
+            )
+        return units
 
     @cached_property
     def _units(self) -> dict[str, int]:

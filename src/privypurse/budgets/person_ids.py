@@ -153,13 +153,13 @@ class KeyedIds:
         units = self.units(texts)
         if (units < 0).any():
             raise InvalidInput(
-                f"person holds ids that are not in the plan: {_named(texts, units < 0)}; make the plan with them, "
+                f"person holds ids that are not in the plan: {named(texts, units < 0)}; make the plan with them, "
                 "or leave their records out. Ids are compared as text, so 07 is not 7"
             )
         if self.one_each and np.unique(units).size < units.size:
             seen = np.bincount(units, minlength=self.digests.size)
             raise InvalidInput(
-                f"person holds ids more than once: {_named(texts, seen[units] > 1)}; the plan was made with one "
+                f"person holds ids more than once: {named(texts, seen[units] > 1)}; the plan was made with one "
                 "record of each person. Leave the others out, or make the plan with all of them"
             )
         return units
@@ -197,7 +197,7 @@ def _digests(texts: Sequence[str], key: bytes) -> AnyArray:
     return np.frombuffer(b"".join([digest(text) for text in texts]), dtype="<u8").astype(np.uint64)
 
 
-def _named(texts: Sequence[str], which: AnyArray) -> str:
+def named(texts: Sequence[str], which: AnyArray) -> str:
     """The first few of these ids, and how many records there are of such."""
     places = np.flatnonzero(which)
     names = list(dict.fromkeys(texts[place] for place in places[: 50 * _NAMED].tolist()))

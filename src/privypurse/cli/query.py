@@ -139,7 +139,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         paid_by = {"ledger": ledger, "purpose": options.purpose or ""}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # said below, in red
-        analyst = pp.Analyst(table, budgets, seed=options.seed, **paid_by)
+        analyst = pp.Analyst(table, budgets, person=budgets.person, seed=options.seed, **paid_by)
     try:
         with analyst:
             answer = _asked(analyst, options)

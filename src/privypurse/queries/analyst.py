@@ -60,6 +60,9 @@ class Analyst:
     the file is refused for other data or budgets. Without it, spending is forgotten with this object; do not make a
     second one for the same data. Keep the file as long as the data.
 
+    Budgets with ids are applied by id: ``person`` names the column with the id of each row's owner, or holds the ids
+    in the order of the rows. Rows may come in any order; who has no row is absent; a row of a stranger is an error.
+
     With ``ledger``, spending is for life (`docs/ledger.md`): budgets have ids, everybody's purse is what they granted
     there, and each answer is charged there before it is made, under ``purpose``. The guarantee is then the ledger's,
     over everything that it has charged.
@@ -78,6 +81,7 @@ class Analyst:
         data: Any,
         budgets: Budgets,
         *,
+        person: Any = None,
         currency: str = "gdp",
         purses: str | Path | None = None,
         ledger: Ledger | None = None,
@@ -91,16 +95,12 @@ class Analyst:
                 f"budgets is of type {type(budgets).__name__}; give pp.Budgets(epsilon), with one ε for each row"
             )
         self._rows = rows_of(data)
-        if self._rows.count != len(budgets):
-            raise InvalidInput(
-                f"the data have {self._rows.count:,} rows but there are {len(budgets):,} budgets; give each row one"
-            )
+        self._owner = self._owners(data, budgets, person)
         if example is not None and (type(example) is not type(data) or self._rows.length(example) < 2):
             raise InvalidInput(
                 f"example must hold two or more made-up rows in the form of data ({type(data).__name__})"
             )
         self._budgets, self._people, self._examples = budgets, budgets.people, example
-        self._owner: IntArray | None = None if budgets.person is None else budgets.owner
         self._epsilon = budgets.promised
         self.purses: Purses
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
@@ -116,12 +116,34 @@ class Analyst:
         if purses is not None:
             self._open(purses)
 
+    def _owners(self, data: Any, budgets: Budgets, person: Any) -> IntArray | None:
+        """For each row whose it is; None where each row is its own (rule 13: a promise is made to a person)."""
+        if budgets.person is not None:
+            if person is None:
+                raise InvalidInput(
+                    "the budgets have ids and are applied by id; give person=, the column with the id of each row's "
+                    "owner, or the ids in the order of the rows"
+                )
+            if isinstance(person, str):
+                self._column(person)  # is there one?
+                person = list(data[person])
+            return budgets.owners_of(person, self._rows.count)
+        if person is not None:
+            raise InvalidInput("person is given, but the budgets have no ids; give them too: Budgets(…, person=ids)")
+        if self._rows.count != len(budgets):
+            raise InvalidInput(
+                f"the data have {self._rows.count:,} rows but there are {len(budgets):,} budgets; give each row one"
+            )
+        return None
+
     def _open(self, path: str | Path) -> None:
         assert isinstance(self.purses, Filter)
         held = self._budgets
         identity = {
             "data set": self._rows.fingerprint(),
-            "list of budgets": digest_of_arrays(held.epsilon, held.delta, held.owner),
+            "list of budgets": digest_of_arrays(
+                held.epsilon, held.delta, held.owner if self._owner is None else self._owner
+            ),
             **({} if held.person is None else {"list of ids": mark_of(held.person[held.first_record])}),
             "currency": self.purses.currency.name,
         }

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWar
 @pytest.mark.parametrize("persons", [None, 17, 1])
 def test_every_question_against_brute_force(form, persons):
     table, budgets = people(persons=persons)
-    asks = silenced(Analyst(FORMS[form](table), budgets))
+    asks = silenced(Analyst(FORMS[form](table), budgets, person=budgets.person))
     truth = Reference(budgets.owner, asks.purses.total)
     age, pay, city, smoker = (table[name].tolist() for name in ("age", "pay", "city", "smoker"))
     for noise in (4.0, 20.0, 5.0, 3.0, 7.0, 2.5):
@@ -69,9 +69,11 @@ def test_arrays_and_tensors(wrap):
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(N, 3)), rng.integers(0, 2, N)
     budgets = pp.Budgets(np.ones(N))
-    one = silenced(Analyst(wrap(x), budgets)).ask(lambda rows: rows[:, :2], size=2, clip=1e3, noise=1e5)
+    one = silenced(Analyst(wrap(x), budgets, person=budgets.person)).ask(
+        lambda rows: rows[:, :2], size=2, clip=1e3, noise=1e5
+    )
     assert one.value.tolist() == pytest.approx(x[:, :2].sum(0).tolist(), abs=1e-3)
-    both = silenced(Analyst((wrap(x), wrap(y)), budgets))
+    both = silenced(Analyst((wrap(x), wrap(y)), budgets, person=budgets.person))
     got = both.ask(lambda rows: rows[0] * rows[1][:, None], size=3, clip=1e3, noise=1e5)
     assert got.value.tolist() == pytest.approx((x * y[:, None]).sum(0).tolist(), abs=1e-3)
     assert float(both.count(lambda rows: rows[1] == 1, noise=10)) == y.sum()
@@ -100,7 +102,7 @@ def test_what_a_person_gave_stays_within_their_budget_by_dp_accounting(currency)
     without["city"] = np.where(gone, None, without["city"])
     epsilon = float(budgets.epsilon[gone][0])
     ratios = []
-    pair = [silenced(Analyst(data, budgets, currency=currency)) for data in (table, without)]
+    pair = [silenced(Analyst(data, budgets, person=budgets.person, currency=currency)) for data in (table, without)]
     for step in range(60):
         noise = 3.0 + step % 7
         counts = [float(one.count("age >= 20", noise=noise)) for one in pair]
@@ -127,7 +129,7 @@ def test_what_a_person_gave_stays_within_their_budget_by_dp_accounting(currency)
 def test_spent_of_a_person_whom_nothing_touched_is_zero(persons):
     table, budgets = people(persons=persons)
     table["age"] = np.where(np.isfinite(table["age"]), table["age"], 50.0)
-    asks, everybody = Analyst(table, budgets), persons or N
+    asks, everybody = Analyst(table, budgets, person=budgets.person), persons or N
     assert {asks.spent(who) for who in range(everybody)} == {0.0}
     asks.count("age >= 0", noise=30)
     alone = float(gdp.epsilon(1 / 30, 1e-5))
@@ -151,7 +153,7 @@ def test_adversaries_never_overdraw_anybody(data):
     currency = data.draw(st.sampled_from(["gdp", "zcdp"]), label="currency")
     budgets = pp.Budgets(epsilon, delta=delta, person=persons)
     x = data.draw(st.lists(st.floats(allow_nan=True), min_size=n, max_size=n), label="x")
-    asks = Analyst({"x": np.array(x), "row": np.arange(n)}, budgets, currency=currency, seed=0)
+    asks = Analyst({"x": np.array(x), "row": np.arange(n)}, budgets, person=budgets.person, currency=currency, seed=0)
     squares = np.zeros(budgets.people)
     for _ in range(data.draw(st.integers(1, 12), label="questions")):
         aim = data.draw(st.integers(0, budgets.people - 1), label="aimed at")
@@ -180,7 +182,7 @@ def test_adversaries_never_overdraw_anybody(data):
 
 def test_the_check_above_notices_a_purse_too_large():
     budgets = pp.Budgets([1.0], delta=1e-5)
-    asks = Analyst({"x": np.ones(1)}, budgets, seed=0)
+    asks = Analyst({"x": np.ones(1)}, budgets, person=budgets.person, seed=0)
     asks.purses.total = asks.purses.total * 1.01
     noise = 1 / math.sqrt(float(asks.purses.left[0]) * (1 - 1e-9))
     asks.count(noise=noise)
@@ -201,7 +203,7 @@ def test_one_record():
 
 def test_everybody_exhausted_is_noise_alone_and_charges_nothing():
     table, budgets = people()
-    asks = Analyst(table, budgets)
+    asks = Analyst(table, budgets, person=budgets.person)
     asks.count(noise=1 / math.sqrt(asks.purses.total.max()) * 1.0000001)
     asks.purses.spent = asks.purses.total.copy()
     drawn = np.array([float(asks.count("age >= 0", noise=2.0)) for _ in range(300)])
@@ -256,7 +258,9 @@ def test_the_error_of_a_mean_is_about_its_standard_deviation():
 
 def test_a_histogram_says_how_several_rows_of_one_person_count():
     table = {"x": np.array([1, 2, 1, 1])}
-    several = silenced(Analyst(table, pp.Budgets(np.ones(4), person=["ann", "ann", "bo", "bo"])))
+    several = silenced(
+        Analyst(table, pp.Budgets(np.ones(4), person=["ann", "ann", "bo", "bo"]), person=["ann", "ann", "bo", "bo"])
+    )
     told = several.histogram("x", categories=[1, 2], noise=9.0)
     assert told.value.tolist() == pytest.approx([1 + math.sqrt(0.5), math.sqrt(0.5)])
     assert "0.71 in each of two" in str(told)
@@ -291,7 +295,8 @@ def test_a_histogram_says_how_several_rows_of_one_person_count():
     ],
 )
 def test_bad_arguments(call, said):
-    asks = Analyst(*people())
+    table, budgets = people()
+    asks = Analyst(table, budgets, person=budgets.person)
     with pytest.raises(pp.InvalidInput, match=said):
         call(asks)
     assert not asks.purses.spent.any()

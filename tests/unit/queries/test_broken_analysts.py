@@ -15,7 +15,7 @@ def complaints():
     wrong = []
     table = {"x": np.array([1.0, 1.0, 0.0, 5.0]), "kind": np.array(["a", "a", "b", "a"])}
     budgets = pp.Budgets([1.0, 1.0, 1.0, 0.1], person=["ann", "ann", "bo", "cy"])
-    asks = silenced(Analyst(table, budgets))
+    asks = silenced(Analyst(table, budgets, person=budgets.person))
     try:
         fresh = asks.count("kind == 'a'", noise=5.0)  # ann and cy, who cannot pay for it
         if float(fresh) != 1.0:
@@ -28,7 +28,13 @@ def complaints():
         want = Reference(budgets.owner, asks.purses.total).ask([[1.0], [1.0], [0.0], [5.0]], 1.0, 20.0)
         if not np.allclose(total.value, want, atol=1e-6):
             wrong.append(f"added up {total.value} instead of {want}")
-        rich = silenced(Analyst(table, pp.Budgets(np.full(4, 50.0), person=["ann", "ann", "bo", "cy"])))
+        rich = silenced(
+            Analyst(
+                table,
+                pp.Budgets(np.full(4, 50.0), person=["ann", "ann", "bo", "cy"]),
+                person=["ann", "ann", "bo", "cy"],
+            )
+        )
         other = rich.count("kind == 'a'", noise=5.0)
         for name in set(vars(fresh)) | set(vars(other)):
             if name not in ("value", "released") and getattr(fresh, name, 0) != getattr(other, name, 0):
@@ -80,7 +86,7 @@ def test_clipping_rows_instead_of_persons_is_caught(monkeypatch):
 
     def added():
         budgets = pp.Budgets(np.full(10, 3.0), person=["ann"] * 10)
-        asks = silenced(Analyst({"x": np.ones(10)}, budgets))
+        asks = silenced(Analyst({"x": np.ones(10)}, budgets, person=budgets.person))
         got = asks.ask(lambda rows: rows["x"], size=1, clip=1.0, noise=1e3)
         return float(got.value[0]), float(asks.purses.spent[0]) * 1e6
 

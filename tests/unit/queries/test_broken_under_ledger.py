@@ -28,7 +28,7 @@ def asked(new_ledger, name, values, empty=()):
     charges = np.array([[one.limit for one in ledger.rungs]])
     charges[0, [0, 2]] = 0, min(rung.limit, ledger.rungs[2].limit)
     ledger.charge("before", members, charges, np.where(np.isin(np.arange(PEOPLE), empty), 0, -1))
-    asks = silenced(Analyst({"x": values}, pp.Budgets(np.ones(PEOPLE), person=IDS), ledger=ledger))
+    asks = silenced(Analyst({"x": values}, pp.Budgets(np.ones(PEOPLE), person=IDS), person=IDS, ledger=ledger))
     answers = [asks.sum("x", lower=0, upper=1, noise=noise) for noise in NOISE]
     return ledger, answers
 
@@ -158,7 +158,9 @@ def test_an_answer_that_cannot_be_charged_is_not_made(new_ledger, monkeypatch):
     """Noise is drawn beforehand: nothing that may fail stands between charge and answer."""
     ledger = new_ledger()
     ledger.join(IDS, 1.0)
-    asks = silenced(Analyst({"x": np.ones(PEOPLE)}, pp.Budgets(np.ones(PEOPLE), person=IDS), ledger=ledger))
+    asks = silenced(
+        Analyst({"x": np.ones(PEOPLE)}, pp.Budgets(np.ones(PEOPLE), person=IDS), person=IDS, ledger=ledger)
+    )
 
     class Broken:
         def normal(self, count):

@@ -38,7 +38,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_callables_are_refused_and_nothing_is_charged(form, case):
     q, said = BAD[case]
-    asks = Analyst(FORMS[form](people()[0]), people()[1])
+    asks = Analyst(FORMS[form](people()[0]), people()[1], person=people()[1].person)
     with pytest.raises(pp.InvalidInput, match=said):
         asks.ask(q, size=2, clip=1.0, noise=1.0)
     assert not asks.purses.spent.any()
@@ -46,7 +46,7 @@ def test_bad_callables_are_refused_and_nothing_is_charged(form, case):
 
 @pytest.mark.parametrize("form", ["mapping", "frame"])
 def test_bad_conditions_are_refused(form):
-    asks = Analyst(FORMS[form](people()[0]), people()[1])
+    asks = Analyst(FORMS[form](people()[0]), people()[1], person=people()[1].person)
     for where, said in (
         (lambda rows: rows["age"] > rows["age"].mean(), "depends on the other"),
         (lambda rows: rows["age"], "True or False"),
@@ -70,7 +70,7 @@ def test_a_tensor_callable_that_looks_at_the_batch_is_refused():
 def test_an_error_never_depends_on_the_real_rows():
     """NaN and ∞ for some real rows alone: they count as zero, pay nothing, and nobody hears of it."""
     table, budgets = people()
-    asks = silenced(Analyst(table, budgets))
+    asks = silenced(Analyst(table, budgets, person=budgets.person))
     odd = table["age"] % 2 == 1
 
     def q(rows):
@@ -87,7 +87,7 @@ def test_an_error_never_depends_on_the_real_rows():
 
 def test_a_callable_that_fails_on_real_rows_quotes_none_of_them():
     table, budgets = people()
-    asks = Analyst(table, budgets)
+    asks = Analyst(table, budgets, person=budgets.person)
 
     def q(rows):
         if (rows["age"] > 1).any():
@@ -148,7 +148,7 @@ def test_a_callable_that_adds_a_column_leaves_the_data_alone(form):
         rows["twice"] = 2 * rows["age"]
         return rows["twice"]
 
-    asks = Analyst(data, people()[1])
+    asks = Analyst(data, people()[1], person=people()[1].person)
     asks.ask(q, size=1, clip=1.0, noise=100.0)
     assert "twice" not in data
     with pytest.raises(pp.InvalidInput, match="twice"):

@@ -55,7 +55,7 @@ def test_no_contribution_is_longer_than_the_clip_norm_or_costs_less_than_it_is_l
 
 def test_the_worst_case_told_is_one():
     table, budgets = people(persons=9)
-    asks = Analyst(table, pp.Budgets(np.full(N, 8.0), person=budgets.person))
+    asks = Analyst(table, pp.Budgets(np.full(N, 8.0), person=budgets.person), person=budgets.person)
     for question in (
         lambda: asks.count(noise=3.0),
         lambda: asks.sum("age", lower=0, upper=50, noise=100.0),

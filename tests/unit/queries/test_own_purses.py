@@ -16,7 +16,7 @@ DELTA = np.array([1e-5, 1e-8, 1e-3, 1e-6, 1e-4, 1e-7, 1e-9])
 
 def asked() -> Analyst:
     budgets = pp.Budgets(EPSILON[PERSON], delta=DELTA[PERSON], person=PERSON)
-    return silenced(Analyst({"who": PERSON, "x": np.ones(20)}, budgets))
+    return silenced(Analyst({"who": PERSON, "x": np.ones(20)}, budgets, person=budgets.person))
 
 
 @pytest.mark.parametrize("who", range(7))
@@ -36,7 +36,7 @@ def test_a_person_is_told_by_id_what_they_spent_themselves(who: int) -> None:
 def test_everyone_can_spend_their_own_purse_and_no_more(currency: str) -> None:
     """Asked until nobody can pay: the true δ at each person's ε is their own, whoever else is in the data."""
     budgets = pp.Budgets(EPSILON[PERSON], delta=DELTA[PERSON], person=PERSON)
-    asks = silenced(Analyst({"x": np.ones(20)}, budgets, currency=currency))
+    asks = silenced(Analyst({"x": np.ones(20)}, budgets, person=budgets.person, currency=currency))
     answered = np.zeros(20_000)
     for k in range(answered.size):
         answered[k] = float(asks.count(noise=40.0))
@@ -59,7 +59,7 @@ def test_a_row_with_a_number_that_is_none_counts_nowhere_and_costs_nothing() -> 
     """NaN in one of two numbers: the other one does not stay behind (rule 12)."""
     budgets = pp.Budgets(np.full(4, 3.0), delta=1e-5, person=["a", "b", "c", "c"])
     rows = {"x": np.array([1.0, np.nan, 2.0, np.inf]), "y": np.array([10.0, 20.0, 30.0, 40.0])}
-    asks = silenced(Analyst(rows, budgets))
+    asks = silenced(Analyst(rows, budgets, person=budgets.person))
     answer = asks.ask(lambda some: np.stack([some["x"], some["y"]], axis=1), size=2, clip=50.0, noise=100.0)
     assert answer.value == pytest.approx([3.0, 40.0], abs=1e-6)
     assert asks.purses.spent[1] == 0
@@ -69,12 +69,12 @@ def test_a_row_with_a_number_that_is_none_counts_nowhere_and_costs_nothing() -> 
 def test_purses_are_refused_to_the_same_rows_under_other_ids(tmp_path):
     """By row number C0 would be told what C9 spent, and pay on from C9's purse."""
     rows, ids = {"age": np.arange(10)}, [f"C{k}" for k in range(10)]
-    with Analyst(rows, pp.Budgets(np.ones(10), person=ids), purses=tmp_path / "purses") as asks:
+    with Analyst(rows, pp.Budgets(np.ones(10), person=ids), person=ids, purses=tmp_path / "purses") as asks:
         asks.count("age < 5", noise=10)
         told = [asks.spent(who) for who in ids]
     assert told[0] > 0 == told[9]
     with pytest.raises(pp.InvalidInput, match="belong to another list of ids"):
-        Analyst(rows, pp.Budgets(np.ones(10), person=ids[::-1]), purses=tmp_path / "purses")
+        Analyst(rows, pp.Budgets(np.ones(10), person=ids[::-1]), person=ids[::-1], purses=tmp_path / "purses")
     spaced = [f" {who}" for who in ids]
-    with Analyst(rows, pp.Budgets(np.ones(10), person=spaced), purses=tmp_path / "purses") as asks:
+    with Analyst(rows, pp.Budgets(np.ones(10), person=spaced), person=spaced, purses=tmp_path / "purses") as asks:
         assert [asks.spent(who) for who in ids] == told

@@ -19,10 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWar
 
 def test_spending_outlives_the_process(tmp_path):
     table, budgets = people()
-    with Analyst(table, budgets, purses=tmp_path / "purses") as asks:
+    with Analyst(table, budgets, person=budgets.person, purses=tmp_path / "purses") as asks:
         asks.count("age > 50", noise=50.0)
         spent = asks.purses.spent.copy()
-    with Analyst(pd.DataFrame(table), budgets, purses=tmp_path / "purses") as asks:  # the same data in another form
+    with Analyst(
+        pd.DataFrame(table), budgets, person=budgets.person, purses=tmp_path / "purses"
+    ) as asks:  # the same data in another form
         assert asks.purses.spent.tolist() == spent.tolist()
         asks.count("age > 50", noise=50.0)
         assert asks.purses.spent.sum() == pytest.approx(2 * spent.sum())
@@ -31,8 +33,8 @@ def test_spending_outlives_the_process(tmp_path):
 def test_other_data_budgets_or_currency_are_refused(tmp_path):
     table, budgets = people()
     path = tmp_path / "purses"
-    Analyst(table, budgets, purses=path).close()  # nothing asked, nothing spent
-    with Analyst(table, budgets, purses=path) as asks:
+    Analyst(table, budgets, person=budgets.person, purses=path).close()  # nothing asked, nothing spent
+    with Analyst(table, budgets, person=budgets.person, purses=path) as asks:
         asks.count(noise=9.0)
     whole = path.read_bytes()
     older = {**table, "age": np.where(np.arange(N) == 7, table["age"] + 1, table["age"])}
@@ -40,23 +42,23 @@ def test_other_data_budgets_or_currency_are_refused(tmp_path):
     moved = {**table, "city": np.where(np.arange(N) == 5, "Hamar", table["city"])}
     for data in (older, renamed, moved, {k: v[::-1] for k, v in table.items()}, {**table, "more": table["age"]}):
         with pytest.raises(pp.InvalidInput, match="another data set"):
-            Analyst(data, budgets, purses=path)
+            Analyst(data, budgets, person=budgets.person, purses=path)
     for other in (
         pp.Budgets(budgets.epsilon + 1),
         pp.Budgets(budgets.epsilon, delta=1e-6),
         pp.Budgets(np.ones(N), person=np.zeros(N, np.int64)),
     ):
         with pytest.raises(pp.InvalidInput, match="another list of budgets"):
-            Analyst(table, other, purses=path)
+            Analyst(table, other, person=other.person, purses=path)
     with pytest.raises(pp.InvalidInput, match="another currency"):
-        Analyst(table, budgets, currency="zcdp", purses=path)
+        Analyst(table, budgets, person=budgets.person, currency="zcdp", purses=path)
     assert path.read_bytes() == whole
-    Analyst(table, budgets, purses=path).close()
+    Analyst(table, budgets, person=budgets.person, purses=path).close()
 
 
 def test_nothing_is_released_that_cannot_be_written_down(tmp_path, monkeypatch):
     table, budgets = people()
-    asks = Analyst(table, budgets, purses=tmp_path / "purses")
+    asks = Analyst(table, budgets, person=budgets.person, purses=tmp_path / "purses")
     asks.count("age > 50", noise=5.0)
     before, whole = asks.purses.spent.copy(), read_held(tmp_path / "purses")
 
@@ -76,7 +78,7 @@ def test_nothing_is_released_that_cannot_be_written_down(tmp_path, monkeypatch):
 
 def test_the_charge_is_on_disk_before_the_answer(tmp_path, monkeypatch):
     table, budgets = people()
-    asks = Analyst(table, budgets, purses=tmp_path / "purses")
+    asks = Analyst(table, budgets, person=budgets.person, purses=tmp_path / "purses")
     seen = []
     honest = asks._file.write
     monkeypatch.setattr(asks._file, "write", lambda **arrays: (seen.append(arrays["spent"].copy()), honest(**arrays)))
@@ -116,7 +118,7 @@ def test_threads_pay_for_each_answer():
 
 def test_closed_and_forked_analysts_answer_nothing(tmp_path, monkeypatch):
     table, budgets = people()
-    asks = Analyst(table, budgets, purses=tmp_path / "purses")
+    asks = Analyst(table, budgets, person=budgets.person, purses=tmp_path / "purses")
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)
         with pytest.raises(pp.InvalidInput, match="another process"):

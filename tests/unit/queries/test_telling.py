@@ -143,7 +143,9 @@ def test_counting_purses_and_other_threads():
 def test_a_histograms_note_does_not_tell_that_somebody_has_a_second_row():
     table = {"x": np.array([1, 2, 1, 1])}
     notes = {
-        Analyst(table, pp.Budgets(np.ones(4), person=person)).histogram("x", categories=[1, 2], noise=9.0).note
+        Analyst(table, pp.Budgets(np.ones(4), person=person), person=person)
+        .histogram("x", categories=[1, 2], noise=9.0)
+        .note
         for person in (["ann", "bo", "cy", "di"], ["ann", "ann", "cy", "di"])
     }
     assert len(notes) == 1

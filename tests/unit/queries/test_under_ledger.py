@@ -30,7 +30,7 @@ def budgets(owner=OWNER):
 def opened(ledger, rows=ROWS, owner=OWNER, **more):
     if not ledger.show().runs:
         ledger.join(IDS, GRANTED)
-    return silenced(Analyst(rows, budgets(owner), ledger=ledger, **more))
+    return silenced(Analyst(rows, budgets(owner), person=owner, ledger=ledger, **more))
 
 
 def spent(ledger, ids=IDS):
@@ -74,7 +74,9 @@ def test_twenty_eight_counts_with_noise_20_are_twenty_four_for_life(new_ledger):
     """Gaussian DP would pay for 28 at ε = 1; at the order for life it is 24, whoever asks."""
     ledger, everybody = new_ledger(), [f"C{k}" for k in range(50)]
     ledger.join(everybody, 1.0)
-    asks = silenced(Analyst({"x": np.ones(50)}, pp.Budgets(np.ones(50), person=everybody), ledger=ledger))
+    asks = silenced(
+        Analyst({"x": np.ones(50)}, pp.Budgets(np.ones(50), person=everybody), person=everybody, ledger=ledger)
+    )
     members, rung = ledger.members(everybody), ledger.rungs[1]
     one = math.ceil(exact(rung, 1, 20))
     assert [float(asks.count(noise=20.0)) for _ in range(10)] == [50.0] * 10
@@ -144,7 +146,7 @@ def test_two_analysts_on_one_ledger_pay_from_one_purse(new_ledger):
     counted = []
 
     def ask():
-        asks = silenced(Analyst({"x": np.ones(1)}, held, ledger=new_ledger()))
+        asks = silenced(Analyst({"x": np.ones(1)}, held, person=held.person, ledger=new_ledger()))
         counted.extend(float(asks.count(noise=10.0)) for _ in range(5))
 
     threads = [threading.Thread(target=ask) for _ in range(2)]
@@ -192,8 +194,9 @@ def test_what_does_not_fit_together_is_refused(new_ledger, tmp_path: Path):
         ({"ledger": "sqlite:///purses.db"}, r"pp\.Ledger\.open"),
         ({"purpose": 3}, "purpose must be text"),
     ):
+        held = wrong.get("budgets", budgets())
         with pytest.raises(pp.InvalidInput, match=said):
-            Analyst(ROWS, **{"budgets": budgets(), "ledger": ledger, **wrong})
+            Analyst(ROWS, **{"budgets": held, "person": held.person, "ledger": ledger, **wrong})
     with pytest.raises(pp.InvalidInput, match=r"ledger\.receipt"):
-        Analyst(ROWS, budgets(), ledger=ledger).spent("ada")
+        Analyst(ROWS, budgets(), person=OWNER, ledger=ledger).spent("ada")
     assert not ledger.runs()
