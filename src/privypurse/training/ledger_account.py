@@ -7,32 +7,38 @@ clipped to the norm that they are charged at, what was reserved above that. Neve
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privypurse._storage import replace_text
+from privypurse._storage import make_folder, replace_text
 from privypurse.arrays import AnyArray, IntArray, distinct
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
+from privypurse.plans.plan_base import PlanBase
 from privypurse.plans.price_list import PriceList
 from privypurse.training.individual.lifetime_charges import lifetime_charges
 from privypurse.training.journal import Journal
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger, Reservation
+    from privypurse.ledger.people import Members
     from privypurse.training.distributed import Processes
     from privypurse.training.individual.spending import Spending
 
 STEPS = "steps"
 """The journal in a checkpoint folder."""
+_SECONDS = 60.0
 _FOREVER = np.iinfo(np.int64).max
 
 
 def require_ledger(plan: Plan, ledger: Any, seed: int | None) -> None:
     """Raise unless the plan may be trained with this ledger, or with none."""
+    if isinstance(ledger, Account):  # of rounds, which reserve as a whole
+        return
     if ledger is None:
         if plan.ledger is not None and seed is None:
             raise InvalidInput(
@@ -65,12 +71,12 @@ class Account:
     """
 
     def __init__(
-        self, ledger: Ledger, plan: Plan, processes: Processes, journal: Path | None = None, purpose: str = ""
+        self, ledger: Ledger, plan: PlanBase, processes: Processes, journal: Path | None = None, purpose: str = ""
     ) -> None:
         """Beside the journal stands the run's id: a run that goes on later goes on with its reservation."""
         self._ledger, self._plan, self._processes = ledger, plan, processes
         self._file = None if journal is None else _beside(journal)
-        self._counter, self._settled = -1, False
+        self._counter, self._looked, self._settled = -1, 0.0, False
         self.takes_part: AnyArray = np.zeros(plan.people, dtype=bool)
         """For each unit of the plan whether they may contribute; another array whenever that changes."""
         self.run_id = ""
@@ -82,17 +88,16 @@ class Account:
         plan, ledger = self._plan, self._ledger
         assert plan.person is not None
         assert plan.owner is not None
-        assert plan.ledger is not None
         units, first = np.unique(plan.owner, return_index=True)  # planned people who have records here
         members = ledger.members(plan.person[first])
-        self.run_id = _remembered(self._file, ledger, plan)
+        self.run_id = _remembered(self._file, ledger, *self._identity())
         known = {run.run_id: run for run in ledger.runs()}.get(self.run_id)
         self._settled = known is not None and known.settled is not None
         if known is None:
-            prices = PriceList.of_plan(ledger, plan)
-            row = prices.rows_of(plan)[plan.level_of[units]]
-            cap = plan.ledger.at_most
-            ledger.reserve(self.run_id, members, prices.charges, row, at_most=cap, what="train", purpose=purpose)
+            charges, row_of, cap = self._asked()
+            row = row_of[plan.level_of[units]]
+            self._require_payable(members, charges, row, cap)
+            ledger.reserve(self.run_id, members, charges, row, at_most=cap, what="train", purpose=purpose)
         self._reservation = ledger.reservation(self.run_id)
         numbers = self._reservation.reserved.numbers
         self._stands = np.array(self._reservation.admitted) & (not self._settled)
@@ -101,6 +106,25 @@ class Account:
         here = numbers[place] == members.numbers  # who joined the data since the run began is not in it
         self._units, self._places = units[here], place[here]
         self._spread()
+
+    def _identity(self) -> tuple[str, int]:
+        """A fingerprint of the plan, and how many steps it has."""
+        assert isinstance(self._plan, Plan)
+        return self._plan.digest(), self._plan.steps
+
+    def _asked(self) -> tuple[IntArray, IntArray, float | None]:
+        """A public table of charges, each level's row of it, and the public cap."""
+        assert isinstance(self._plan, Plan)
+        assert self._plan.ledger is not None
+        prices = PriceList.of_plan(self._ledger, self._plan)
+        return prices.charges, prices.rows_of(self._plan), self._plan.ledger.at_most
+
+    def _require_payable(self, members: Members, charges: IntArray, row: IntArray, at_most: float | None) -> None:
+        """Nothing to ask: rates were chosen by what people had left."""
+
+    def _charges(self, begun: AnyArray) -> IntArray:
+        """[people, columns]: what so many steps cost everybody for whom something is reserved."""
+        return charges_of_steps(self._reservation, self._identity()[1], begun)
 
     def _spread(self) -> None:
         takes_part = np.zeros(self._plan.people, dtype=bool)
@@ -116,12 +140,15 @@ class Account:
             )
 
     def poll(self, steps_taken: int) -> bool:
-        """Before a step: whether somebody takes no part in it who did in the last. Withdrawing cannot be undone here:
-        who comes back is charged for what was, and takes part in later runs."""
+        """Before a step: whether somebody takes no part in it who did in the last.
+
+        Who comes back after withdrawing takes part in later runs. Consent that ends at a time is looked at every
+        minute.
+        """
         changed = False
-        if self._processes.first and (now := self._ledger.consent_counter()) != self._counter:
+        if self._processes.first and self._due():
             left = self._stands & ~self._reservation.standing()
-            self._counter, changed = now, bool(left.any())
+            changed = bool(left.any())
             self._begun[left] = steps_taken
             self._stands &= ~left
             self._spread()
@@ -130,11 +157,19 @@ class Account:
             self.takes_part = self._processes.same(self.takes_part)
         return changed
 
+    def _due(self) -> bool:
+        """Whether consent has changed, or may have ended, since it was last looked at."""
+        before, self._counter = self._counter, self._ledger.consent_counter()
+        due = self._counter != before or time.monotonic() - self._looked > _SECONDS
+        if due:
+            self._looked = time.monotonic()
+        return due
+
     def settle(self, steps_taken: int, spending: Spending | None = None) -> None:
         """Charge the steps that were begun: at what each person was clipped to, where that was exact."""
         if self._settled or not self._processes.first:
             return
-        charges = charges_of_steps(self._reservation, self._plan.steps, np.minimum(self._begun, steps_taken))
+        charges = self._charges(np.minimum(self._begun, steps_taken))
         own = None if spending is None else lifetime_charges(spending, self._ledger)
         if own is not None:
             charges[self._places] = np.minimum(charges[self._places], own[self._units])
@@ -190,15 +225,16 @@ def _read(file: Path) -> dict[str, Any]:
         raise InvalidInput(f"{file} is damaged, so which run of the ledger this is is not known: {error!r}") from None
 
 
-def _remembered(file: Path | None, ledger: Ledger, plan: Plan) -> str:
+def _remembered(file: Path | None, ledger: Ledger, digest: str, steps: int) -> str:
     """The run's id: that of the file, or a new one, which is written there before anything is reserved by it."""
     if file is not None and file.exists():
         content = _read(file)
-        if content["ledger"] != ledger.id or content["plan"] != plan.digest():
+        if content["ledger"] != ledger.id or content["plan"] != digest:
             raise InvalidInput(f"{file} is of another plan or ledger; give each run a folder of its own")
         return str(content["run"])
     run_id = f"train-{uuid.uuid4()}"
     if file is not None:
-        content = {"ledger": ledger.id, "run": run_id, "plan": plan.digest(), "steps": plan.steps}
+        content = {"ledger": ledger.id, "run": run_id, "plan": digest, "steps": steps}
+        make_folder(file.parent)
         replace_text(file, json.dumps(content) + "\n")
     return run_id

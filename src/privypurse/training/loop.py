@@ -30,7 +30,7 @@ from privypurse.training.interruption import undivided
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.model import require_isolated
-from privypurse.training.ledger_account import STEPS, require_ledger
+from privypurse.training.ledger_account import STEPS, Account, require_ledger
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.physical_batches import Batch, moved
 from privypurse.training.planned_records import PlannedRecords
@@ -85,7 +85,7 @@ def train(
     individual: Individual | None = None,
     checkpoint: str | Path | None = None,
     steps: int | None = None,
-    ledger: Ledger | None = None,
+    ledger: Ledger | Account | None = None,
     purpose: str = "",
     execution: Execution = DEFAULT,
     seed: int | None = None,

@@ -68,10 +68,12 @@ class PrivateRun:
         self.account: Account | None = None
         self._journal_path = None if journal is None else Path(journal)
 
-    def charge_to(self, ledger: Ledger | None, purpose: str) -> None:
+    def charge_to(self, ledger: Ledger | Account | None, purpose: str) -> None:
         """Reserve all steps: from now on only those contribute who could pay, and stand by their grant."""
         if ledger is not None:
-            account = Account(ledger, self.plan, self.processes, self._journal_path, purpose)
+            account = ledger
+            if not isinstance(account, Account):
+                account = Account(account, self.plan, self.processes, self._journal_path, purpose)
             account.require_open(self.steps_left)
             self.account = account
             self._leave_out(account)

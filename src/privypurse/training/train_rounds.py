@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +24,10 @@ from privypurse.training.distributed import Processes
 from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loop import train
+from privypurse.training.rounds_account import RoundsAccount
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 _DRAWN = "drawn.npz"
 
@@ -62,6 +67,9 @@ def train_rounds(
     person: Any = None,
     max_records_per_person: int | None = None,
     checkpoint: str | Path | None = None,
+    ledger: Ledger | None = None,
+    at_most: float | None = None,
+    purpose: str = "",
     execution: Execution = DEFAULT,
     seed: int | None = None,
     wide_sums: bool = False,
@@ -72,7 +80,8 @@ def train_rounds(
     and ``new_optimizer(model)`` make what is trained. ``checkpoint`` is a folder: a run that was broken off goes on
     from there with the people that its round had drawn, which that folder therefore holds. Keep it as safe as the
     data, and remove it in the end. All other options are those of `train`: with ``person`` a schedule that was made
-    with ids is applied by id.
+    with ids is applied by id. ``ledger``, with a public cap ``at_most`` and a ``purpose``, charges the people of such
+    a schedule for life: rounds that have begun, whole.
 
     Guarantee: that of the schedule, ``schedule.spent()``.
     """
@@ -80,28 +89,54 @@ def train_rounds(
     begun = time.perf_counter()
     models: list[nn.Module] = []
     model, optimizer = None, None
-    for number in range(len(schedule.rounds)):
-        if model is None or optimizer is None or schedule.separate:
-            model = new_model()
-            optimizer = new_optimizer(model)
-            models.append(model)
-        folder = None if checkpoint is None else Path(checkpoint) / f"round-{number + 1}"
-        own = None if seed is None else _seed_of(seed, number)
-        plan = schedule.round_plan(number, _drawn(schedule, number, randomness(own), folder))
-        train(
-            model,
-            optimizer,
-            dataset,
-            plan,
-            loss_fn,
-            max_records_per_person=max_records_per_person,
-            checkpoint=folder,
-            execution=execution,
-            seed=own,
-            wide_sums=wide_sums,
-        )
+    with _charged(schedule, ledger, at_most, purpose, checkpoint) as account:
+        for number in range(len(schedule.rounds)):
+            if model is None or optimizer is None or schedule.separate:
+                model = new_model()
+                optimizer = new_optimizer(model)
+                models.append(model)
+            folder = None if checkpoint is None else Path(checkpoint) / f"round-{number + 1}"
+            own = None if seed is None else _seed_of(seed, number)
+            if account is not None:
+                account.begin(number)
+            train(
+                model,
+                optimizer,
+                dataset,
+                schedule.round_plan(number, _drawn(schedule, number, randomness(own), folder)),
+                loss_fn,
+                max_records_per_person=max_records_per_person,
+                checkpoint=folder,
+                ledger=account,
+                execution=execution,
+                seed=own,
+                wide_sums=wide_sums,
+            )
     trained = models[0] if not schedule.separate else AveragedOutputs(models, schedule.weights)
     return TrainedInRounds(trained, schedule.steps, time.perf_counter() - begun)
+
+
+@contextmanager
+def _charged(
+    schedule: Schedule, ledger: Ledger | None, at_most: float | None, purpose: str, checkpoint: str | Path | None
+) -> Iterator[RoundsAccount | None]:
+    """The account of these rounds in the ledger. It is settled in the end, or when they cannot go on later."""
+    if ledger is None:
+        if at_most is not None:
+            raise InvalidInput(f"at_most is {at_most!r}, a run's cap in a ledger; give ledger= too, or leave it out")
+        yield None
+        return
+    if schedule.keyed_ids is None:
+        raise InvalidInput("a ledger knows people by id, and this schedule does not; make it with ids")
+    folder = None if checkpoint is None else Path(checkpoint)
+    account = RoundsAccount(ledger, schedule, _digest(schedule), folder, at_most, purpose)
+    try:
+        yield account
+    except BaseException:
+        if checkpoint is None:
+            account.finish()
+        raise
+    account.finish()
 
 
 def _checked(schedule: Any, person: Any, seed: int | None) -> Schedule:

@@ -16,6 +16,8 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from ledger_tools import DELTA, EPSILONS, KEY, charged, new_ledger, step_cost
+from privypurse.ledger import entries
+from privypurse.training import ledger_account
 from privypurse.training.ledger_account import Account, recover
 from privypurse.training.sampling import PoissonSampler
 from training_tools import LOSS, Keeping, quiet
@@ -223,6 +225,22 @@ def test_coming_back_does_not_undo_a_withdrawal_in_a_run_that_is_under_way(ledge
 
     plan = planned(ledger)
     lengths = contributions(ledger, plan, monkeypatch, scheduler=AfterStep(act))
+    assert all(length == 0 for length in lengths[3:])
+    assert paid_for(ledger, plan, 3)
+
+
+def test_consent_that_ends_in_mid_run_is_looked_at_without_a_change(tmp_path, monkeypatch):
+    ledger = new_ledger(tmp_path)
+    ledger.join(IDS, GRANTED, valid_until="2100-01-01")
+    plan, now = planned(ledger), entries.now
+
+    def later(done: int) -> None:
+        if done == 3:
+            monkeypatch.setattr(entries, "now", lambda: now() + 10**16)  # microseconds
+
+    monkeypatch.setattr(ledger_account, "_SECONDS", 0.0)
+    lengths = contributions(ledger, plan, monkeypatch, scheduler=AfterStep(later))
+    assert all(length > 0 for length in lengths[:3])
     assert all(length == 0 for length in lengths[3:])
     assert paid_for(ledger, plan, 3)
 

@@ -1,0 +1,156 @@
+"""Rounds under a ledger: everybody pays for every round that has begun, whole, drawn or not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import privypurse as pp
+from ledger_tools import DELTA, EPSILONS, charged, new_ledger, step_cost
+from privypurse.accounting import Composed, SampledRound
+from privypurse.assignment.round_planner import PdpSgd
+from privypurse.training.rounds_account import RoundsAccount
+from training_tools import LOSS
+
+N = 40
+IDS = np.array([f"C{k:03d}" for k in range(N)])
+GRANTED = np.array(EPSILONS)[np.arange(N) % 3]
+ALLOWED = np.array([0.15, 0.3])[np.arange(N) % 2]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> pp.Ledger:
+    made = new_ledger(tmp_path)
+    made.join(IDS, GRANTED)
+    return made
+
+
+@pytest.fixture(scope="module")
+def schedule() -> pp.rounds.Schedule:
+    budgets = pp.Budgets(ALLOWED, delta=DELTA, person=IDS)
+    return pp.rounds.schedule(budgets, PdpSgd(rounds=3), epochs=6, batch_size=10, accountant="rdp")
+
+
+class Stopped(Exception):
+    pass
+
+
+def trained(ledger: pp.Ledger, schedule: pp.rounds.Schedule, act: Any = None, **options: Any) -> list[int]:
+    """How many steps were taken; ``act`` is called before each with their number."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(N, 3), torch.randint(0, 2, (N,)))
+    taken = [0]
+
+    class Counting(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            taken[0] += 1
+            if act is not None:
+                act(taken[0])
+            super().step()
+
+    def optimizer(model: nn.Module) -> Counting:
+        return Counting(model.parameters(), lr=0.1)
+
+    options = {"person": IDS, "ledger": ledger, "at_most": 0.6, **options}
+    pp.rounds.train(lambda: nn.Linear(3, 2), optimizer, data, schedule, LOSS, **options)
+    return taken
+
+
+def least(ledger: pp.Ledger, schedule: pp.rounds.Schedule, rounds: int) -> np.ndarray:
+    """[people, rungs] in nats: the divergence from removing a person, of the first rounds, by the binomial sum."""
+    out = np.zeros((N, len(ledger.rungs)))
+    for one in schedule.rounds[:rounds]:
+        for unit in range(N):
+            chance = one.chance[schedule.level_of[unit]]
+            for place, rung in enumerate(ledger.rungs):
+                order = int(rung.order)
+                moment = math.fsum(
+                    math.comb(order, j)
+                    * (1 - chance) ** (order - j)
+                    * chance**j
+                    * math.expm1((j - 1) * one.steps * step_cost(one.rate, one.noise_multiplier, j))
+                    for j in range(2, order + 1)
+                )
+                out[unit, place] += math.log1p(moment) / (order - 1)
+    return out
+
+
+def most(ledger: pp.Ledger, schedule: pp.rounds.Schedule, rounds: int) -> np.ndarray:
+    """The same as the accountant bounds it."""
+    faced = [
+        Composed(tuple(SampledRound(float(one.chance[level]), one.release) for one in schedule.rounds[:rounds]))
+        for level in range(schedule.epsilon_by_level.size)
+    ]
+    return ledger.charges_of(faced)[schedule.level_of] * 2.0**-40
+
+
+def paid_for(ledger: pp.Ledger, schedule: pp.rounds.Schedule, rounds: int) -> bool:
+    have = charged(ledger, IDS)
+    below, above = least(ledger, schedule, rounds), most(ledger, schedule, rounds)
+    return bool((have >= below * (1 - 1e-9)).all() and (have <= above * (1 + 1e-6) + 1e-9).all())
+
+
+def test_everybody_pays_for_every_round(ledger, schedule):
+    assert len(schedule.rounds) > 1
+    trained(ledger, schedule, purpose="bus lines")
+    assert paid_for(ledger, schedule, len(schedule.rounds))
+    (run,) = ledger.runs()
+    assert run.settled is not None
+    assert not ledger.verify().problems
+
+
+def test_rounds_that_never_began_come_back_and_one_that_began_is_charged_whole(ledger, schedule):
+    def stop(step: int) -> None:
+        if step == schedule.rounds[0].steps + 1:  # the first step of the second round
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        trained(ledger, schedule, stop)
+    assert paid_for(ledger, schedule, 2)
+    assert not paid_for(ledger, schedule, 1)
+
+
+def test_the_twin_that_gives_back_the_rest_of_a_begun_round_is_seen(ledger, schedule, monkeypatch):
+    begin = RoundsAccount.begin
+
+    def late(self: RoundsAccount, number: int) -> None:
+        begin(self, number)
+        self._rounds_begun = number
+
+    monkeypatch.setattr(RoundsAccount, "begin", late)
+    trained(ledger, schedule)
+    assert not paid_for(ledger, schedule, len(schedule.rounds))
+
+
+def test_a_schedule_goes_on_with_its_reservation(ledger, schedule, tmp_path):
+    def stop(step: int) -> None:
+        if step == schedule.rounds[0].steps + 1:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        trained(ledger, schedule, stop, checkpoint=tmp_path / "run")
+    (run,) = ledger.runs()
+    assert run.settled is None
+    trained(ledger, schedule, checkpoint=tmp_path / "run")
+    assert [one.run_id for one in ledger.runs()] == [run.run_id]
+    assert paid_for(ledger, schedule, len(schedule.rounds))
+
+
+def test_who_withdraws_pays_for_the_rounds_that_had_begun(ledger, schedule):
+    trained(ledger, schedule, lambda step: ledger.withdraw(IDS) if step == 1 else None)
+    assert paid_for(ledger, schedule, 1)
+
+
+def test_public_balances_decide_whether_rounds_can_be_paid(ledger, schedule):
+    with pytest.raises(pp.InfeasibleBudget, match="more for life than their public balance"):
+        trained(ledger, schedule, at_most=0.05)
+    assert not ledger.runs()
+    with pytest.raises(pp.InvalidInput, match="give ledger= too"):
+        trained(None, schedule)
