@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.clipping import norms, sums, uses_of
+from privypurse.training.gradients.rule import RULES
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.replaced_records import counts_records
 
@@ -23,7 +24,25 @@ def check_rule(layer: nn.Module, *inputs: Any, **options: Any) -> None:
     ``inputs`` are a batch for the layer, records first. Its output is weighed at random; then each record's gradient
     must be the true one, its norm at least the true one and at most a thousandth more, and the sum over records, each
     with a weight of its own, the true sum. A check on some numbers is no proof: try the shapes and options in use.
+    A layer without a rule is refused: it would be handled by the way for any layer, and that would be checked.
     """
+    _require_a_rule(type(layer))
+    compare_with_autograd(layer, *inputs, **options)
+
+
+def _require_a_rule(kind: type[nn.Module]) -> None:
+    if kind in RULES:
+        return
+    above = next((base.__name__ for base in kind.__mro__ if base in RULES), None)
+    why = f"; that of {above} is not used for its subclasses" if above else ""
+    raise InvalidInput(
+        f"layer is of the kind {kind.__name__}, for which no rule is registered{why}. It is handled as any other "
+        f"layer, by torch.func. Register a rule with @handles({kind.__name__}) first (docs/own-layers.md)"
+    )
+
+
+def compare_with_autograd(layer: nn.Module, *inputs: Any, **options: Any) -> None:
+    """As `check_rule`, for whatever handles the layer and those inside."""
     records = next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
     tape = Tape(records)
     output = Recorder(layer).forward(tape, *inputs, **options)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from privypurse.training.gradients import Call, Recorder, Rule, check_rule, clipped_sum, handles, per_record_norms
+from privypurse.training.gradients.check_rule import compare_with_autograd
 from privypurse.training.gradients.rule import RULES
 
 PAGE = Path(__file__).parents[4] / "docs" / "own-layers.md"
@@ -185,13 +186,32 @@ def test_a_wrong_rule_is_seen(rule: type[Rule]) -> None:
 
 @pytest.mark.parametrize(
     "layer",
-    [nn.Linear(4, 3), nn.Conv1d(3, 2, 2), nn.LayerNorm(4), nn.GroupNorm(3, 3), nn.LSTM(4, 3, batch_first=True)],
+    [nn.Linear(4, 3), nn.Conv1d(3, 2, 2), nn.LayerNorm(4), nn.GroupNorm(3, 3)],
     ids=lambda layer: type(layer).__name__,
 )
 def test_our_own_rules_pass_the_same_check(layer: nn.Module) -> None:
-    if isinstance(layer, nn.LSTM):
-        layer = nn.Sequential(layer, First())
     check_rule(layer, torch.randn(5, 3, 4))
+
+
+def test_the_way_for_any_layer_passes_the_same_comparison() -> None:
+    compare_with_autograd(nn.Sequential(nn.LSTM(4, 3, batch_first=True), First()), torch.randn(5, 3, 4))
+
+
+class Biased(nn.Linear):
+    """A kind of its own: the rule of Linear knows nothing of what it may do."""
+
+
+def test_a_layer_without_a_rule_is_no_rule_checked() -> None:
+    with pytest.raises(
+        pp.InvalidInput, match=r"kind Mixture, for which no rule is registered\. .*@handles\(Mixture\)"
+    ):
+        check_rule(Mixture(), torch.randn(5, 3, 4))
+    with pytest.raises(pp.InvalidInput, match=r"kind Biased, .*; that of Linear is not used for its subclasses"):
+        check_rule(Biased(4, 3), torch.randn(5, 4))
+    assert not isinstance(Recorder(Biased(4, 3)).layers[0][2], type(RULES[nn.Linear]))
+    compare_with_autograd(Biased(4, 3), torch.randn(5, 4))
+    handles(Biased)(type(RULES[nn.Linear]))
+    check_rule(Biased(4, 3), torch.randn(5, 4))
 
 
 class First(nn.Module):
