@@ -6,7 +6,10 @@ from typing import Any
 
 
 def lazily(package: str, names: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's ``__getattr__`` and ``__dir__`` for these names, each given as "module" or "module:other name"."""
+    """A package's ``__getattr__`` for these names, each given as "module" or "module:other name", and ``__dir__``.
+
+    The latter lists ``__all__``: what is public, and nothing that lies there beside it.
+    """
 
     def look_up(name: str) -> Any:
         if name not in names:
@@ -18,6 +21,6 @@ def lazily(package: str, names: dict[str, str]) -> tuple[Callable[[str], Any], C
             raise ImportError(f"{package}.{name} needs {error.name}: pip install 'privypurse[training]'") from error
 
     def listed() -> list[str]:
-        return sorted({*vars(importlib.import_module(package)), *names})
+        return sorted(importlib.import_module(package).__all__)
 
     return look_up, listed

@@ -1,5 +1,6 @@
 """The public face: every name that is listed can be had, and what needs torch says so where it is missing."""
 
+import runpy
 import subprocess
 import sys
 
@@ -10,11 +11,19 @@ import privypurse as pp
 
 @pytest.mark.parametrize("module", [pp, pp.rounds, pp.federated], ids=lambda module: module.__name__)
 def test_every_public_name_can_be_had(module):
-    assert set(module.__all__) <= set(dir(module))
+    assert dir(module) == sorted(module.__all__)  # not the rooms and helpers that lie there too
     for name in module.__all__:
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="nothing_of_this_name"):
         _ = module.nothing_of_this_name
+
+
+def test_the_package_runs_as_the_command(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["privypurse", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("privypurse", run_name="__main__")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"privypurse {pp.__version__}\n"
 
 
 def test_without_torch_plans_are_made_and_the_rest_says_what_it_needs():

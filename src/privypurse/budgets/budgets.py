@@ -32,9 +32,9 @@ class Budgets:
     Guarantee: every ε is finite and positive, every δ lies in (0, 1), and nothing was dropped, clipped or
     reordered on the way in; anything else was an `InvalidInput` that names the first offending record.
 
-    δ is a number for all, which is kept exactly, or one number for each record. The latter are rounded
-    *down* to one significant digit (1e-5, 2e-5, … 9e-5, 1e-4, …): stricter, never looser, and by a rule
-    that looks at nobody else's δ.
+    δ is a number for all, which is kept exactly, or one number for each record. Left out it is 1e-5 for all: choose
+    it well below 1 / people. One for each record is rounded *down* to one significant digit
+    (1e-5, 2e-5, … 9e-5, 1e-4, …): stricter, never looser, and by a rule that looks at nobody else's δ.
 
     With ``person``, records with the same id are one unit with one ε and one δ: whatever a plan counts
     (people, rates, batch size) it counts in persons. Two budgets for one person are an error. Ids are text or whole

@@ -63,7 +63,7 @@ class Plan(PlannedTraining):
         return summary.text(self)
 
     def digest(self) -> str:
-        """A fingerprint: equal plans for the same people have equal ones."""
+        """A fingerprint, to compare plans by: equal plans for the same people have equal ones."""
         return file.digest(self)
 
     def save(self, path: str | Path) -> None:

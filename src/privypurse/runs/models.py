@@ -104,6 +104,10 @@ def _try(model: nn.Module, kind: str, shape: Sequence[int], classes: int) -> Non
         raise InvalidInput(f"[model] {kind} gives {said} for two records; it must give (2, {classes}): {wanted}")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def optimizer_of(config: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
     """A class of torch.optim over the model's trainable parameters; what torch does not know is an error."""
     known = {
@@ -114,10 +118,12 @@ def optimizer_of(config: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
     }
     if config.name not in known:
         raise unknown("[optimizer] name: there is no", config.name, known)
-    arguments = [name for name in inspect.signature(known[config.name]).parameters if name != "params"]
-    for name in config.options:
-        if name not in arguments:
-            raise unknown(f"[optimizer] {config.name} has no argument", name, arguments)
+    arguments = inspect.signature(known[config.name]).parameters
+    for name, given in config.options.items():
+        if name not in arguments or name == "params":
+            raise unknown(f"[optimizer] {config.name} has no argument", name, [*arguments][1:])
+        if _is_number(arguments[name].default) and not _is_number(given):
+            raise InvalidInput(f"[optimizer] {name} is {given!r}; {config.name} takes a number there, as in 0.1")
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
         return known[config.name](trainable, **config.options)

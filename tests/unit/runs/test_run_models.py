@@ -106,6 +106,8 @@ def test_an_optimizer_gets_its_arguments_and_what_is_trainable():
         ("SGD", {"lr": 0.1, "momentun": 0.9}, "SGD has no argument 'momentun'; did you mean 'momentum'"),
         ("SGD", {"params": 1}, "no argument 'params'"),
         ("SGD", {"lr": -1.0}, "SGD does not take these arguments: Invalid learning rate"),
+        ("SGD", {"lr": "x"}, r"\[optimizer\] lr is 'x'; SGD takes a number"),
+        ("Adam", {"lr": 0.1, "weight_decay": True}, "weight_decay is True; Adam takes a number"),
         ("Adam", {"betas": 0.9}, "Adam does not take these arguments"),
     ],
 )

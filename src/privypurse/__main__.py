@@ -1,0 +1,7 @@
+"""`python -m privypurse` is the command."""
+
+import sys
+
+from privypurse.cli import main
+
+sys.exit(main())
