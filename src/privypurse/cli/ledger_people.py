@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -48,8 +49,9 @@ def _import(options: argparse.Namespace, console: Console) -> None:
 def _consent_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--person", required=True, metavar="ID", help="whose consent")
     what = command.add_mutually_exclusive_group(required=True)
-    what.add_argument("--epsilon", type=float, metavar="ε", help="one of the ledger's rungs: joins, raises or lowers")
+    what.add_argument("--epsilon", type=float, metavar="ε", help="one of the ledger's rungs: raises or lowers")
     what.add_argument("--withdraw", action="store_true", help="nothing more is charged; what is spent stays spent")
+    command.add_argument("--join", action="store_true", help="somebody new, whom the ledger does not know yet")
     command.add_argument("--valid-until", metavar="DATE", help="such as 2030-12-31 (default: until withdrawn)")
     _said_options(command, "kept with the consent")
 
@@ -57,10 +59,14 @@ def _consent_options(command: argparse.ArgumentParser) -> None:
 def _consent(options: argparse.Namespace, console: Console) -> None:
     ledger = open_ledger(options)
     if options.withdraw:
+        if options.join:
+            raise pp.InvalidInput("--join goes with --epsilon, not with --withdraw; leave one of the two out")
         ledger.withdraw([options.person], recorded_by=options.recorded_by)
         say(console, "withdrawn: nothing more is charged")
         return
-    grant = ledger.change if _takes_part(ledger, options.person) else ledger.join
+    before = _granted(ledger, options.person)
+    _refuse_wrong_join(options, before)
+    grant = ledger.join if before is None or before.left else ledger.change
     grant(
         [options.person],
         options.epsilon,
@@ -68,17 +74,50 @@ def _consent(options: argparse.Namespace, console: Console) -> None:
         valid_until=options.valid_until,
         recorded_by=options.recorded_by,
     )
-    say(console, f"recorded: ε = {options.epsilon:g}")
+    say(console, _recorded(before, options.epsilon))
 
 
-def _takes_part(ledger: pp.Ledger, person: str) -> bool:
-    """Whether they joined, and have not withdrawn since."""
-    try:
-        events = ledger.history(person)
-    except pp.InvalidInput:  # never heard of, or no key: join says so
-        return False
+@dataclass(frozen=True)
+class _Granted:
+    """What somebody whom the ledger knows said last."""
+
+    epsilon: float
+    left: bool
+    """Whether they withdrew, or were forgotten, since."""
+
+
+def _granted(ledger: pp.Ledger, person: str) -> _Granted | None:
+    """None for a stranger."""
+    if not ledger.knows(person):
+        return None
+    events = ledger.history(person)
     said = [event.kind for event in events if event.kind in ("join", "consent", "withdraw", "forget")]
-    return said[-1] in ("join", "consent")
+    rung = [event.rung for event in events if event.rung is not None][-1]
+    return _Granted(ledger.rungs[rung].epsilon, said[-1] in ("withdraw", "forget"))
+
+
+def _refuse_wrong_join(options: argparse.Namespace, before: _Granted | None) -> None:
+    """A mistyped id must not become a new person with a full purse."""
+    if before is None and not options.join:
+        raise pp.InvalidInput(
+            f"--person {options.person!r} never joined this ledger; check the id, or add --join for somebody new"
+        )
+    if before is not None and options.join:
+        raise pp.InvalidInput(
+            f"--person {options.person!r} is in this ledger already, with ε = {before.epsilon:g}; leave --join out"
+        )
+
+
+def _recorded(before: _Granted | None, epsilon: float) -> str:
+    if before is None:
+        return f"joined with ε = {epsilon:g}"
+    if before.left:
+        return f"came back with ε = {epsilon:g}: what was spent before stays spent"
+    if epsilon > before.epsilon:
+        return f"raised from ε = {before.epsilon:g} to {epsilon:g}"
+    if epsilon < before.epsilon:
+        return f"lowered from ε = {before.epsilon:g} to {epsilon:g}: what was spent stays spent"
+    return f"recorded anew: ε = {epsilon:g}, as before"
 
 
 def _forget_options(command: argparse.ArgumentParser) -> None:
@@ -133,10 +172,12 @@ Columns purpose, valid_until and recorded_by are read where there are such. Nobo
     "consent": Command(
         "record what one person says",
         """
-Record what one person says: that they allow an ε (they join, or raise or lower what they allowed before), or that
-they withdraw. Lowered below what is spent already, nothing more is charged.
+Record what one person says: that they allow another ε than before, or that they withdraw. Somebody new needs --join,
+so that a mistyped id becomes no new person with a full purse. Lowered below what is spent already, nothing more is
+charged.
 
-  privypurse ledger consent --person C0431 --epsilon 1 --purpose "to plan bus lines" --recorded-by "desk 4"
+  privypurse ledger consent --join --person C0431 --epsilon 1 --purpose "to plan bus lines" --recorded-by "desk 4"
+  privypurse ledger consent --person C0431 --epsilon 2
   privypurse ledger consent --person C0431 --withdraw
 """,
         _consent_options,

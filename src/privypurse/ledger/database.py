@@ -179,7 +179,8 @@ def _require_file(path: Path) -> None:
     except OSError as error:
         raise InvalidInput(
             f"the ledger {path} is not there ({error.strerror}); check the path, put it back, or make a new one with "
-            "Ledger.create. A new one starts with full purses, so it is for other people only"
+            "`privypurse ledger init` or Ledger.create. A new one starts with full purses, so it is for other people "
+            "only"
         ) from None
     if not stat.S_ISREG(mode):
         raise InvalidInput(f"the ledger {path} is no file; name one")

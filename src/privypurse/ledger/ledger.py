@@ -83,6 +83,7 @@ class Ledger(OpenLedger):
     def _grant(self, ids: Any, epsilon: Any, consent: Consent, *, joining: bool) -> None:
         key = keys.required(self._key)
         with self._writing() as connection:
+            people.refuse_past(consent, entries.time_now(connection))
             people.grant(connection, self.lifetime, ids, epsilon, consent, key, joining=joining)
 
     def withdraw(self, ids: Any, recorded_by: str = "") -> None:
@@ -123,6 +124,12 @@ class Ledger(OpenLedger):
         """People by id, as numbers. Unknown and doubled ids are errors; who has withdrawn is not."""
         with self._reading() as connection:
             return people.members(connection, self.id, self.lifetime, ids, keys.required(self._key))
+
+    def knows(self, person: Any) -> bool:
+        """Whether this person ever joined."""
+        with self._reading() as connection:
+            _, keyed = people.keyed_ids([person], keys.required(self._key))
+            return int(people.numbers_of(connection, keyed)[0]) >= 0
 
     def charges_of(self, releases: Sequence[Release | ApproximateDP]) -> IntArray:
         """What releases cost, in units: int64 [releases, columns], a column for each order (see `Lifetime`).

@@ -228,7 +228,7 @@ class OpenLedger:
 def _require_tables(database: Database) -> None:
     with database.reader() as connection:
         if database.revision(connection) is None:
-            raise InvalidInput(f"{database} holds no ledger; Ledger.create makes one")
+            raise InvalidInput(f"{database} holds no ledger; `privypurse ledger init` or Ledger.create makes one")
         if database.is_current(connection):
             return
     with database.writer() as connection:

@@ -84,6 +84,16 @@ def microseconds(moment: Any) -> int | None:
     return round(whole.timestamp() * 1_000_000)
 
 
+def refuse_past(consent: Consent, now: int) -> None:
+    """Raise for a grant that has ended before it is given."""
+    if consent.valid_until is not None and consent.valid_until <= now:
+        ended, today = (datetime.fromtimestamp(time / 1_000_000, tz=UTC) for time in (consent.valid_until, now))
+        raise InvalidInput(
+            f"valid_until is {ended:%Y-%m-%d %H:%M} UTC, which is past (it is {today:%Y-%m-%d %H:%M} UTC): nothing "
+            "would be allowed; name a later day, or none for a consent that holds until it is withdrawn"
+        )
+
+
 def keyed_ids(ids: Any, key: Key) -> tuple[list[str], list[bytes]]:
     """Ids in their canonical form and their keyed hashes; one that comes twice is an error."""
     texts = texts_of(ids_of(ids, name="ids"), "ids")
@@ -195,7 +205,7 @@ def _refuse_wrong_state(
     known = np.flatnonzero(numbers >= 0)
     if not joining and known.size < len(texts):
         strangers = [texts[place] for place in np.flatnonzero(numbers < 0).tolist()]
-        raise InvalidInput(f"ids has {_few(strangers)}, who never joined this ledger; join() takes them in")
+        raise InvalidInput(f"ids has {_few(strangers)}, who never joined this ledger; they have to join first")
     if joining and known.size < len(texts):
         _refuse_if_people_were_lost(connection)
     if not known.size:
@@ -204,9 +214,9 @@ def _refuse_wrong_state(
     gone = (stand.status[places] & (WITHDRAWN | FORGOTTEN)) != 0
     if joining:
         wrong = ~gone & (stand.until[places] > entries.time_now(connection))
-        told = "holds a purse already; change() moves people to another rung"
+        told = "holds a purse already, which can be changed to another rung, but not joined anew"
     else:
-        wrong, told = gone, "has withdrawn; join() takes people in again, with what they had spent"
+        wrong, told = gone, "has withdrawn; whoever joins again comes back with what they had spent"
     if wrong.any():
         raise InvalidInput(f"ids: {_few([texts[place] for place in known[wrong].tolist()])} {told}")
 

@@ -45,6 +45,8 @@ class Use:
     at_most: int
     """Its public cap, fixed beforehand: what it could cost at most."""
     settled: bool
+    allowed_purpose: str = ""
+    """What the person had allowed when it began; recorded and shown beside ``purpose``, compared by nobody here."""
 
 
 @dataclass(frozen=True)

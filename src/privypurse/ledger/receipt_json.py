@@ -76,6 +76,7 @@ CONTEXT: dict[str, Any] = {
             "uses",
             "run",
             "what",
+            "allowed_purpose",
             "settled",
             "units_charged",
             "units_at_most",
@@ -160,6 +161,7 @@ def _use(use: Use) -> dict[str, Any]:
         "run": use.run,
         "what": use.what,
         **_purpose(use.purpose),
+        **_purpose(use.allowed_purpose, "allowed_purpose"),
         "event_time": _utc(use.time),
         "settled": use.settled,
         "units_charged": use.charged,
@@ -167,11 +169,11 @@ def _use(use: Use) -> dict[str, Any]:
     }
 
 
-def _purpose(said: str) -> dict[str, Any]:
+def _purpose(said: str, name: str = "purpose") -> dict[str, Any]:
     """Free text as it is; a term of DPV, such as dpv:ResearchAndDevelopment, as that term; nothing where none is."""
     if not said:
         return {}
-    return {"purpose": {"@id": said} if re.fullmatch(r"dpv:\w+", said) else said}
+    return {name: {"@id": said} if re.fullmatch(r"dpv:\w+", said) else said}
 
 
 def _utc(time: datetime) -> str:

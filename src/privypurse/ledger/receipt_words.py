@@ -84,6 +84,9 @@ def _used(receipt: ReceiptFacts) -> Section:
         f"({receipt.measure}): another limit gives other shares.",
         '"At most" was fixed before the use began, and limits it. "Used" is what it came to for you: it describes '
         "and limits nothing. A use that still runs counts with all that was set aside for it.",
+        '"Stated purpose" is what whoever used your data wrote down, "allowed purpose" what your consent said then. '
+        "The ledger records and shows both. It does not compare them and stops nothing for its purpose: if the two "
+        "do not fit, ask whoever gave you this receipt.",
     ]
     if receipt.used > receipt.limit:
         notes.append(
@@ -93,12 +96,12 @@ def _used(receipt: ReceiptFacts) -> Section:
     return Section(
         "What was used",
         table=(
-            ("when", "what", "purpose", "at most", "used"),
+            ("when", "what", "stated purpose", "allowed purpose", "at most", "used"),
             *rows,
-            ("", "all together", "", "", used),
-            ("", "left", "", "", left),
+            ("", "all together", "", "", "", used),
+            ("", "left", "", "", "", left),
         ),
-        numbers=frozenset((3, 4)),
+        numbers=frozenset((4, 5)),
         notes=tuple(notes),
     )
 
@@ -106,7 +109,7 @@ def _used(receipt: ReceiptFacts) -> Section:
 def _use(receipt: ReceiptFacts, use: Use) -> tuple[str, ...]:
     what = f"{use.what} ({use.run})" if use.settled else f"{use.what} ({use.run}), still running"
     shares = (percent(receipt.share(units), up=True) for units in (use.at_most, use.charged))
-    return _time(use.time), what, use.purpose or "not stated", *shares
+    return _time(use.time), what, use.purpose or "not stated", use.allowed_purpose or "not stated", *shares
 
 
 def _bet(receipt: ReceiptFacts) -> Section:
@@ -222,7 +225,8 @@ def _time(time: datetime) -> str:
 
 
 _STATES = {
-    State.ACTIVE: "You take part: what is left may be used within the purpose that you allowed.",
+    State.ACTIVE: "You take part: what is left may be used. The ledger keeps every use to that amount; what it is "
+    "used for is recorded and shown to you, but not checked by the ledger.",
     State.FROZEN: "Your purse is frozen: nothing more is used.",
     State.EXPIRED: "Your consent has run out: nothing more is used.",
     State.WITHDRAWN: "You have withdrawn: nothing more is used.",

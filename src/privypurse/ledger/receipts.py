@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Any
@@ -43,6 +43,7 @@ class _Run:
     charged: Sequence[int]
     caps: Sequence[int]
     settled: bool
+    allowed_purpose: str
 
 
 def receipt_of(
@@ -83,16 +84,17 @@ def receipt_of(
 def _runs(events: Sequence[Event]) -> list[_Run]:
     """The runs that listed the person, each with what it costs them by its latest entry."""
     runs: dict[str, _Run] = {}
-    rung = 0
+    rung, allowed = 0, ""
     for event in events:
         if event.rung is not None:
-            rung = event.rung
+            rung, allowed = event.rung, event.meta.get("purpose", "")
         elif event.run is not None and event.charged is not None:
             before = runs.get(event.run)
             if before is None:
-                runs[event.run] = _Run(event, event.charged, event.meta["caps"][rung], event.kind == "charge")
+                caps, settled = event.meta["caps"][rung], event.kind == "charge"
+                runs[event.run] = _Run(event, event.charged, caps, settled, allowed)
             else:
-                runs[event.run] = _Run(before.begun, event.charged, before.caps, True)
+                runs[event.run] = replace(before, charged=event.charged, settled=True)
     return list(runs.values())
 
 
@@ -117,6 +119,7 @@ def _use(run: _Run, column: int) -> Use:
         charged=run.charged[column],
         at_most=run.caps[column],
         settled=run.settled,
+        allowed_purpose=run.allowed_purpose,
     )
 
 

@@ -148,7 +148,10 @@ def reservation(connection: Connection, run: str) -> Reserved:
     """What was reserved for a run, its people by rising number."""
     entry = entries.of_run(connection, run).get("reserve")
     if entry is None:
-        raise InvalidInput(f"run_id is {run!r}, for which nothing was reserved here; runs() lists what there is")
+        raise InvalidInput(
+            f"run_id is {run!r}, for which nothing was reserved here; `privypurse ledger runs` or Ledger.runs() "
+            "lists what there is"
+        )
     numbers, values = people(entries.rows_of(connection, entry.seq))
     return Reserved(entry, numbers, values[0], repeated=True)
 

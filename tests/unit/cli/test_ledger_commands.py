@@ -76,16 +76,22 @@ def test_a_dry_run_shows_the_difference_and_writes_nothing(
 def test_one_person_joins_raises_lowers_withdraws_and_comes_back(
     capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
 ) -> None:
-    for said, epsilon in (("--epsilon 1", 1.0), ("--epsilon 2 --recorded-by 'desk 4'", 2.0), ("--epsilon 0.5", 0.5)):
-        done(capsys, f"ledger consent --person N1 {said} --valid-until 2999-12-31")
+    for said, epsilon, told in (
+        ("--epsilon 1 --join", 1.0, "joined with ε = 1"),
+        ("--epsilon 2 --recorded-by 'desk 4'", 2.0, "raised from ε = 1 to 2"),
+        ("--epsilon 0.5", 0.5, "lowered from ε = 2 to 0.5: what was spent stays spent"),
+    ):
+        out = done(capsys, f"ledger consent --person N1 {said} --valid-until 2999-12-31")
+        assert out.strip() == told
         assert ledger.receipt("N1").rung.epsilon == epsilon
+    assert "as before" in done(capsys, "ledger consent --person N1 --epsilon 0.5 --valid-until 2998-12-31")
     done(capsys, "ledger consent --person N1 --withdraw")
     assert ledger.receipt("N1").state == "withdrawn"
-    done(capsys, "ledger consent --person N1 --epsilon 1")
+    assert "came back" in done(capsys, "ledger consent --person N1 --epsilon 1")
     assert ledger.receipt("N1").state == "active"
     done(capsys, "ledger forget --person N1")
     assert ledger.receipt("N1").state == "forgotten"
-    assert len(ledger.receipt("N1").consents) == 6
+    assert len(ledger.receipt("N1").consents) == 7
 
 
 def shown_alike(capsys: pytest.CaptureFixture[str], ledger: pp.Ledger) -> bool:
@@ -219,10 +225,19 @@ def test_without_the_key_a_command_says_which_and_does_nothing(
         ("ledger import absent.csv", "does not exist"),
         ("ledger consent --person C1 --epsilon 0.7", "no rung of this ledger; choose one of 0.5, 1, 2"),
         ("ledger consent --person C1 --epsilon 1 --valid-until soon", "2030-12-31"),
+        ("ledger consent --person C1 --epsilon 1 --valid-until 2020-02-29", "2020-02-29 00:00 UTC, which is past"),
+        (
+            "ledger consent --person C9 --epsilon 1",
+            "--person 'C9' never joined this ledger; check the id, or add --join",
+        ),
+        ("ledger consent --person C1 --epsilon 1 --join", "in this ledger already, with ε = 0.5; leave --join out"),
+        ("ledger consent --person C1 --withdraw --join", "--join goes with --epsilon"),
         ("ledger consent --person C9 --withdraw", "never joined"),
         ("receipt --person C9", "never joined"),
-        ("ledger recover nothing", "nothing was reserved"),
+        ("ledger recover nothing", "nothing was reserved here; `privypurse ledger runs`"),
         ("ledger show --ledger sqlite:///absent.db", "is not there"),
+        ("ledger show --ledger sqlite:///absent.db", "make a new one with `privypurse ledger init`"),
+        ("receipt --person C1 --key absent.key", "name the key file (key= in Python, --key in a command)"),
         ("ledger form --purpose ' '", "purpose is empty"),
         ("ledger form --purpose x --names a,b", "names has 2 entries for 3 rungs"),
         ("ledger backup purses.db", "is there already"),

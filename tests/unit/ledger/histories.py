@@ -101,7 +101,8 @@ class Histories(RuleBasedStateMachine):
         until = None if days is None else pp.ledger.history.moment(self.clock + days * 1000)
         use = lambda: self.ledger.join(ids, GRANTS[rung][0], valid_until=until)  # noqa: E731
         new = [name for name in ids if name not in self.model.people]
-        if any(map(self.holds, ids)) or (new and self.model.nobody_new):
+        ended = days is not None and self.clock + days * 1000 <= max(self.clock, self.model.time)
+        if ended or any(map(self.holds, ids)) or (new and self.model.nobody_new):
             return self.refused(use)
         use()
         self.wrote()

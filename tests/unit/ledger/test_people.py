@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +124,22 @@ def test_times_are_in_utc(given: object, seconds: int | None) -> None:
 def test_what_is_no_time_is_refused(given: object) -> None:
     with pytest.raises(pp.InvalidInput, match="valid_until"):
         people.microseconds(given)
+
+
+@pytest.mark.parametrize("late", [0, 1, 86_400 * 10**6])
+def test_a_grant_that_has_ended_before_it_is_given_is_refused(
+    ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    now = 1_900_000_000 * 10**6  # 2030-03-17 17:46:40 UTC
+    monkeypatch.setattr(entries, "now", lambda: now)
+    ended = datetime(2030, 3, 17, 17, 46, 40) - timedelta(microseconds=late)
+    with pytest.raises(pp.InvalidInput, match=f"valid_until is {ended:%Y-%m-%d %H:%M} UTC, which is past"):
+        ledger.join(["a"], 1.0, valid_until=ended)
+    assert not ledger.knows("a")
+    ledger.join(["a"], 1.0, valid_until=datetime(2030, 3, 17, 17, 46, 41))
+    assert ledger.knows("a")
+    with pytest.raises(pp.InvalidInput, match="which is past"):
+        ledger.change(["a"], 0.5, valid_until=ended)
 
 
 def test_history_is_of_one_person_alone(ledger: pp.Ledger) -> None:

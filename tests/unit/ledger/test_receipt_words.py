@@ -22,7 +22,7 @@ HOSTILE = '"><script>alert(1)</script><img src=//example.org/x onerror=y>\n\nIn 
 
 
 def use(charged: int, at_most: int | None = None, settled: bool = True, purpose: str = "bus lines") -> Use:
-    return Use("run-1", "training", purpose, DAY, charged, charged if at_most is None else at_most, settled)
+    return Use("run-1", "training", purpose, DAY, charged, charged if at_most is None else at_most, settled, "trams")
 
 
 RECEIPT = Receipt(
@@ -46,8 +46,8 @@ RECEIPT = Receipt(
 def test_the_text_says_what_was_allowed_used_and_left() -> None:
     text = RECEIPT.text()
     assert "You allowed ε = 0.5 (δ = 1e-05). 10.01 % of it has been used, 89.99 % is left." in text
-    assert re.search(r"2026-03-01 12:30 UTC +training \(run-1\) +bus lines +25.00 % +10.01 %", text)
-    assert re.search(r"training \(run-1\), still running +bus lines +25.00 % +0.01 %", text)
+    assert re.search(r"2026-03-01 12:30 UTC +training \(run-1\) +bus lines +trams +25.00 % +10.01 %", text)
+    assert re.search(r"training \(run-1\), still running +bus lines +trams +25.00 % +0.01 %", text)
     assert "right at most 623 of 1,000" in " ".join(text.split())  # e^0.5/(1 + e^0.5) = 0.62246
     for words in ("valid until", "2027-01-01", "desk 4", "add up", "never above ε = 0.5", "limits nothing"):
         assert words in " ".join(text.split())
@@ -60,6 +60,15 @@ def test_every_standing_has_its_words(state: State) -> None:
     receipt = replace(RECEIPT, state=state, consents=(*RECEIPT.consents, there))
     assert complaints(receipt.html()) == []
     assert ("You take part" in receipt.text()) == (state is State.ACTIVE)
+
+
+def test_a_receipt_claims_no_check_of_purposes() -> None:
+    text = " ".join(RECEIPT.text().split())
+    assert "may be used within the purpose" not in text  # no code refuses a use for its purpose
+    assert "not checked by the ledger" in text
+    assert "stops nothing for its purpose" in text
+    [first, _] = RECEIPT.json_ld()["pii_processing"][0]["uses"]
+    assert (first["purpose"], first["allowed_purpose"]) == ("bus lines", "trams")
 
 
 def test_page_and_text_say_the_same() -> None:
@@ -86,7 +95,9 @@ def test_who_lowered_below_what_was_used_has_nothing_left_and_the_bet_is_that_of
     assert complaints(frozen.html()) == []
 
 
-@pytest.mark.parametrize("field", ["person", "contact", "purpose", "recorded_by", "run", "what", "use purpose"])
+@pytest.mark.parametrize(
+    "field", ["person", "contact", "purpose", "recorded_by", "run", "what", "use purpose", "allowed"]
+)
 def test_hostile_words_stay_words(field: str) -> None:
     consent, first = RECEIPT.consents[0], RECEIPT.uses[0]
     match field:
@@ -96,6 +107,8 @@ def test_hostile_words_stay_words(field: str) -> None:
             receipt = replace(RECEIPT, uses=(replace(first, **{field: HOSTILE}),))
         case "use purpose":
             receipt = replace(RECEIPT, uses=(replace(first, purpose=HOSTILE),))
+        case "allowed":
+            receipt = replace(RECEIPT, uses=(replace(first, allowed_purpose=HOSTILE),))
         case _:
             receipt = replace(RECEIPT, **{field: HOSTILE})
     assert complaints(receipt.html()) == []

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import privypurse as pp
 from page_checks import complaints
 from privypurse.accounting.releases import Gaussian
-from privypurse.ledger import ApproximateDP
+from privypurse.ledger import ApproximateDP, entries
 from privypurse.ledger.receipt_facts import State
 from privypurse.ledger.receipts import Receipt
 
@@ -68,6 +68,19 @@ def test_a_receipt_adds_up_to_what_the_ledger_took(ledger: pp.Ledger) -> None:
     assert {run: use.settled for run, use in of_four.items()} == {"first": True, "second": False, "question": True}
     assert [use.run for use in ledger.receipt(IDS[0]).uses] == ["first", "question"]
     assert ledger.receipt(IDS[9]).uses == ()
+
+
+def test_each_use_stands_beside_the_purpose_that_was_allowed_when_it_began(ledger: pp.Ledger) -> None:
+    train(ledger, "advertising", IDS[:1], 40.0)
+    ledger.change(IDS[:1], 0.5, purpose="to plan trams")
+    ledger.charge("trams", ledger.members(IDS[:1]), ledger.charges_of([Gaussian(90.0, 1)]), [0], purpose="trams")
+    ledger.recover("advertising")  # its end moves nothing
+    ledger.change(IDS[:1], 0.5)
+    uses = ledger.receipt(IDS[0]).uses
+    assert [(use.run, use.purpose, use.allowed_purpose) for use in uses] == [
+        ("advertising", "advertising", "to plan bus lines"),
+        ("trams", "trams", "to plan trams"),
+    ]
 
 
 def test_a_receipt_that_counted_the_reservation_and_the_settlement_would_not_add_up(ledger: pp.Ledger) -> None:
@@ -179,11 +192,13 @@ def test_raising_lowering_withdrawing_and_forgetting(ledger: pp.Ledger) -> None:
     assert said == [State.ACTIVE] * 3 + [State.WITHDRAWN, State.ACTIVE, State.FORGOTTEN]
 
 
-def test_a_consent_that_has_run_out_is_told(ledger: pp.Ledger) -> None:
-    ledger.join(["early"], 1.0, valid_until="2020-01-01")
+def test_a_consent_that_has_run_out_is_told(ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.join(["early"], 1.0, valid_until="2100-01-01")
+    assert ledger.receipt("early").state is State.ACTIVE
+    monkeypatch.setattr(entries, "now", lambda: 4_102_444_800 * 10**6)  # 2100-01-01 in seconds since 1970
     receipt = ledger.receipt("early")
     assert receipt.state is State.EXPIRED
-    assert "2020-01-01" in receipt.text()
+    assert "2100-01-01" in receipt.text()
 
 
 def test_ids_are_the_person_however_they_are_written(ledger: pp.Ledger) -> None:
