@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,25 @@ class Book:
     def rates(self) -> Any:
         """What was kept by `keep_rates`; None if nothing was. It belongs to what the book belongs to."""
         return self._content.get("rates")
+
+    def account(self, ledger: str | None) -> str:
+        """The run in a ledger that the rounds of this book are charged to; kept before anything is reserved by it.
+
+        A book begun with a ledger goes on with that one, a book begun without goes on without.
+        """
+        kept = self._content.get("account")
+        if kept is None and ledger is not None and not self.joined:
+            kept = {"ledger": ledger, "run": f"federated-{uuid.uuid4()}"}
+            self._write({"account": kept})
+        if (None if kept is None else kept["ledger"]) != ledger:
+            theirs, ours = (
+                "no ledger" if one is None else f"ledger {one}" for one in (kept and kept["ledger"], ledger)
+            )
+            raise InvalidInput(
+                f"{self.folder / _FILE} was begun with {theirs}, and this client has {ours}; go on with what it was "
+                "begun with"
+            )
+        return "" if kept is None else str(kept["run"])
 
     def answer(self, number: int, state: str) -> Update | None:
         """What was answered in that round, if it was; ``state`` is a fingerprint of the parameters sent with it."""

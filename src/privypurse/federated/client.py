@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from privypurse.budgets.person_ids import applied, texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
 from privypurse.federated.blank_records import Readable, made_up_like
 from privypurse.federated.book import Book
+from privypurse.federated.ledger_account import LedgerAccount, require_ledger
 from privypurse.federated.parameters import Update, put, state_of
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import Plan, TrainingShape
@@ -31,6 +32,9 @@ from privypurse.training.fingerprints import fingerprint
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loop import train
 from privypurse.version import __version__
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 _TRIED = 4  # made-up records that a model is tried on
 
@@ -78,6 +82,9 @@ class Client:
         person: Any = None,
         example: Any = None,
         adversary: str = "server",
+        ledger: Ledger | None = None,
+        at_most: float | None = None,
+        purpose: str = "",
         seed: int | None = None,
     ) -> None:
         """``person`` holds the id of each record's owner, in the order of ``dataset``, where budgets have ids: they
@@ -88,11 +95,17 @@ class Client:
         ``adversary`` is whom the people here were told that their ε holds against; terms that keep it against the
         public alone are refused unless it says "public".
 
+        With ``ledger`` all rounds of the terms are reserved there, for life, before the first one: nobody is drawn
+        more often than their balance pays for. ``at_most`` is the public cap in that ledger, an ε (None: all that is
+        left). `settle` gives back rounds that were never begun.
+
         What cannot train is refused here, before anything is paid for: made-up records of the same shape are tried on
         a new model. Whoever grants a smaller δ than the terms have sits out.
         The offer is kept as offer.json in ``folder``, so that the account can be read later.
         """
         _refuse_unfit(dataset, new_model, offer, adversary)
+        if ledger is not None:
+            require_ledger(ledger, offer, budgets)
         owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
@@ -102,7 +115,13 @@ class Client:
         self._book = Book(Path(folder), offer.digest, _whose(dataset, budgets))
         try:
             self._book.keep_offer(offer.to_json())
-            self.plan = _local_plan(budgets, owner, offer, self._book)
+            run_id = self._book.account(None if ledger is None else ledger.id)
+            self.plan, self._account = _local_plan(budgets, owner, offer, self._book), None
+            if ledger is not None:
+                self._account = LedgerAccount(
+                    ledger, offer, budgets, _rates(self.plan), run_id=run_id, at_most=at_most, purpose=purpose
+                )
+                self.plan = _with_rates(self.plan, self._account.rates)
         except BaseException:
             self._book.close()
             raise
@@ -131,6 +150,8 @@ class Client:
             sent = digest_of_arrays(*(part for name in sorted(before) for part in (np.array(name), before[name])))
             if (kept := self._book.answer(number, sent)) is not None:
                 return kept
+            if self._account is not None and self._account.settled:
+                raise Declined("the rounds of this client are settled in its ledger; it joins no more of them")
             if self._book.joined >= terms.cap:
                 self._book.note(number)
                 raise Declined(f"all {terms.cap} rounds that this client joins at most are spent")
@@ -138,10 +159,29 @@ class Client:
             seed = self._seed
             own = None if seed is None else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
             # The parameters are the server's: an error that somebody's record causes would tell it about them.
-            train(model, _sgd(model, terms), self._dataset, self.plan, self._loss_fn, seed=own, forgiving=True)
+            plan = self._plan_now()
+            train(model, _sgd(model, terms), self._dataset, plan, self._loss_fn, seed=own, forgiving=True)
             update = {name: value - before[name] for name, value in state_of(model).items()}
             self._book.keep(number, update)
             return update
+
+    def _plan_now(self) -> Plan:
+        """The plan without those who have withdrawn since."""
+        if self._account is None:
+            return self.plan
+        return _with_rates(self.plan, np.where(self._account.takes_part(), _rates(self.plan), 0.0))
+
+    def settle(self) -> None:
+        """Leave for good: the ledger is charged for the rounds that were begun, and no more are joined.
+
+        Without it everything that was reserved stays charged. Against the public it does in any case: rounds that
+        were not joined are paid for too.
+        """
+        if self._account is None:
+            raise InvalidInput("there is nothing to settle: this client was made without ledger=")
+        with self._one_at_a_time:
+            self._book.note(self._book.seen)  # nobody else holds the book
+            self._account.settle(self._book.joined)
 
     def _round(self, number: int) -> int:
         rounds = self.offer.terms.rounds
@@ -260,6 +300,27 @@ def _plan(
     )
     purses = epsilon, np.full(epsilon.size, terms.delta)  # the terms' certificate covers all rounds together
     return Plan.of_round("federated", terms.accountant, shape, purses, rate, level_of=level_of, owner=owner)
+
+
+def _rates(plan: Plan) -> FloatArray:
+    """For each person their rate."""
+    return np.asarray(plan.levels.rate[plan.level_of])
+
+
+def _with_rates(plan: Plan, rates: FloatArray) -> Plan:
+    """The same people and records, each person with this rate."""
+    pairs = np.stack([plan.level_of.astype(np.float64), rates])
+    (level, rate), level_of = np.unique(pairs, axis=1, return_inverse=True)
+    before = level.astype(np.int64)
+    table = replace(
+        plan.levels,
+        epsilon=plan.levels.epsilon[before],
+        delta=plan.levels.delta[before],
+        rate=rate,
+        clip_norm=plan.levels.clip_norm[before],
+        capped=rate == 1.0,
+    )
+    return replace(plan, levels=table, level_of=level_of.ravel())
 
 
 def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -> None:

@@ -1,0 +1,209 @@
+"""A client under a ledger: rounds are reserved for life before the first one, and settled at those it joined."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import STATE, bits, made, terms_with
+
+import privypurse as pp
+from privypurse.accounting import CertifiedTable
+from privypurse.federated.client import Client, Declined
+from privypurse.federated.ledger_account import LedgerAccount
+from privypurse.federated.terms import Offer
+
+pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
+
+IDS = np.array([f"P{number}" for number in range(9)])
+TERMS = terms_with(noise_multiplier=20.0)  # two steps a round, three rounds joined at most: ε = 0.3
+OFFER = Offer(TERMS, CertifiedTable(np.array([0.25, 1.0]), np.array([0.2, 0.5])))
+PUBLIC = Offer(terms_with(noise_multiplier=20.0, adversary="public"), OFFER.table)
+KEY = bytes(range(32))
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ledgers")
+    for adversary in ("server", "public"):
+        url = f"sqlite:///{folder / adversary}"
+        pp.Ledger.create(url, epsilons=[0.5, 1.0], delta=1e-3, adversary=adversary, key=KEY).join(IDS, 1.0)
+    return folder
+
+
+@pytest.fixture
+def new_ledger(empty: Path, tmp_path: Path) -> Callable[..., pp.Ledger]:
+    def copied(adversary: str = "server") -> pp.Ledger:
+        name = f"{adversary}-{len(list(tmp_path.iterdir()))}.db"
+        shutil.copy(empty / adversary, tmp_path / name)
+        return pp.Ledger.open(f"sqlite:///{tmp_path / name}", key=KEY)
+
+    return copied
+
+
+def client(folder: Path, epsilon: Any = 1.0, offer: Offer = OFFER, **other: Any) -> Client:
+    budgets = pp.Budgets(np.broadcast_to(epsilon, 9), delta=1e-3, person=IDS)
+    adversary = offer.terms.adversary
+    return made(folder, offer=offer, **{"budgets": budgets, "person": IDS, "adversary": adversary, **other})
+
+
+def taken(ledger: pp.Ledger, who: str) -> int:
+    """At the order of ε = 1, by the person's own events: a settled run is what it was settled at."""
+    runs = {event.run: event.charged[1] for event in ledger.history(who) if event.charged is not None}
+    return sum(runs.values())
+
+
+def rounds(ledger: pp.Ledger, number: int) -> int:
+    """So many rounds of two Gaussian steps with noise 20, in units (Mironov 2017, Proposition 7)."""
+    return math.ceil(ledger.rungs[1].order * 2 * number / (2 * 20.0**2) * 2**40)
+
+
+def drained(ledger: pp.Ledger, who: list[str], left: int) -> None:
+    """Leave these people so many units at the order of ε = 1."""
+    limit = ledger.rungs[1].limit - left
+    ledger.charge("before", ledger.members(who), np.array([[limit, limit]]), np.zeros(len(who), dtype=int))
+
+
+def test_all_rounds_are_reserved_and_those_begun_are_charged(
+    tmp_path: Path, new_ledger: Callable[..., pp.Ledger]
+) -> None:
+    ledger = new_ledger()
+    ours = client(tmp_path / "a", ledger=ledger, purpose="to find a cure")
+    assert ours.plan.rates.tolist() == [1.0] * 9
+    assert rounds(ledger, 3) <= taken(ledger, "P4") <= rounds(ledger, 3) * (1 + 1e-6)
+    first = ours.answer(1, STATE)
+    ours.close()
+    again = client(tmp_path / "a", ledger=pp.Ledger.open(str(ledger._database), key=KEY))  # another process
+    assert bits(again.answer(1, STATE)) == bits(first)
+    again.answer(4, STATE)
+    assert [run.what for run in ledger.runs()] == ["federated"]
+    again.settle()
+    assert rounds(ledger, 2) <= taken(ledger, "P4") <= rounds(ledger, 2) * (1 + 1e-6)
+    with pytest.raises(Declined, match="settled"):
+        again.answer(5, STATE)
+    assert bits(again.answer(1, STATE)) == bits(first)
+    again.close()
+    assert ledger.verify().problems == []
+
+
+def seen_in_answers(tmp_path: Path, new_ledger: Callable[..., pp.Ledger]) -> list[str]:
+    """What is wrong: [] for an honest account."""
+    wrong, ledger = [], new_ledger()
+    drained(ledger, ["P2", "P7"], rounds(ledger, 3) - 10)
+    drained_client = client(tmp_path / "a", ledger=ledger, offer=Offer(TERMS, CertifiedTable([1.0], [0.5])))
+    sits_out = np.where(np.isin(IDS, ["P2", "P7"]), 0.01, 1.0)
+    reference = client(tmp_path / "b", sits_out, offer=Offer(TERMS, CertifiedTable([1.0], [0.5])))
+    if bits(drained_client.answer(1, STATE)) != bits(reference.answer(1, STATE)):
+        wrong.append("who cannot pay contributes")
+    ledger.withdraw(["P0"])
+    sits_out[0] = 0.01
+    left = client(tmp_path / "c", sits_out, offer=Offer(TERMS, CertifiedTable([1.0], [0.5])))
+    if bits(drained_client.answer(2, STATE)) != bits(left.answer(2, STATE)):
+        wrong.append("who has withdrawn contributes")
+    drained_client.settle()
+    if taken(ledger, "P4") < rounds(ledger, 2):
+        wrong.append("charges less than was joined")
+    hidden = new_ledger("public")
+    public = client(tmp_path / "d", ledger=hidden, offer=PUBLIC)
+    before = taken(hidden, "P4")
+    public.answer(2, STATE)
+    public.settle()
+    if not 0 < taken(hidden, "P4") == before:
+        wrong.append("gives back for not joining")
+    for one in (ledger, hidden):
+        wrong.extend(one.verify().problems)
+    for one in (drained_client, reference, left, public):
+        one.close()
+    return wrong
+
+
+def test_who_cannot_pay_or_has_withdrawn_is_not_drawn(tmp_path: Path, new_ledger: Callable[..., pp.Ledger]) -> None:
+    assert seen_in_answers(tmp_path, new_ledger) == []
+
+
+HONEST = LedgerAccount.__init__
+
+
+def draws_by_budget(self: LedgerAccount, *parts: Any, **other: Any) -> None:
+    HONEST(self, *parts, **other)
+    self.rates = np.array(parts[3])
+    self.takes_part = lambda: np.ones(9, dtype=bool)  # type: ignore[method-assign]
+
+
+def everybody(self: LedgerAccount) -> np.ndarray:
+    return np.ones(9, dtype=bool)
+
+
+def one_round_less(self: LedgerAccount, joined: int) -> None:
+    reserved = self._reservation.reserved
+    self._reservation.settle(
+        self._charges(joined - 1), np.where(reserved.admitted, reserved.values.astype(np.int64), -1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "twin", "complaints"),
+    [
+        ("__init__", draws_by_budget, {"who cannot pay contributes"}),
+        ("takes_part", everybody, {"who has withdrawn contributes"}),
+        ("settle", one_round_less, {"charges less than was joined", "gives back for not joining"}),
+    ],
+)
+def test_broken_twins_are_caught(
+    tmp_path: Path,
+    new_ledger: Callable[..., pp.Ledger],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    twin: Callable[..., Any],
+    complaints: set[str],
+) -> None:
+    monkeypatch.setattr(LedgerAccount, name, twin)
+    assert complaints <= set(seen_in_answers(tmp_path, new_ledger))
+
+
+def test_a_smaller_balance_buys_a_smaller_rate(tmp_path: Path, new_ledger: Callable[..., pp.Ledger]) -> None:
+    ledger = new_ledger()
+    drained(ledger, ["P2"], rounds(ledger, 3) - 10)
+    ours = client(tmp_path / "a", ledger=ledger)
+    assert ours.plan.rates.tolist() == [1.0, 1.0, 0.25, *[1.0] * 6]
+    assert taken(ledger, "P2") <= ledger.rungs[1].limit
+    ours.close()
+    capped = client(tmp_path / "b", ledger=new_ledger(), at_most=0.1)  # three rounds at rate 1 are ε = 0.3
+    assert capped.plan.rates.tolist() == [0.25] * 9
+    capped.close()
+
+
+def test_against_the_public_hiding_who_joined_is_worth_something(
+    tmp_path: Path, new_ledger: Callable[..., pp.Ledger]
+) -> None:
+    ledger = new_ledger("public")
+    rare = Offer(terms_with(noise_multiplier=20.0, adversary="public", client_rate=0.01, most_joined=5), OFFER.table)
+    ours = client(tmp_path / "a", ledger=ledger, offer=rare)
+    assert 0 < taken(ledger, "P4") < rounds(ledger, 5) / 10
+    ours.close()
+
+
+def test_what_does_not_fit_together_is_refused(tmp_path: Path, new_ledger: Callable[..., pp.Ledger]) -> None:
+    ledger = new_ledger()
+    for wrong, said in (
+        ({"ledger": "sqlite:///purses.db"}, r"pp\.Ledger\.open"),
+        ({"ledger": new_ledger("public")}, "adversary is 'server'"),
+        ({"ledger": ledger, "person": None, "budgets": pp.Budgets(np.ones(9), delta=1e-3)}, "knows people by id"),
+    ):
+        with pytest.raises(pp.InvalidInput, match=said):
+            client(tmp_path / "a", **wrong)
+    without = client(tmp_path / "b")
+    without.answer(1, STATE)
+    with pytest.raises(pp.InvalidInput, match="without ledger="):
+        without.settle()
+    without.close()
+    with pytest.raises(pp.InvalidInput, match="was begun with no ledger"):
+        client(tmp_path / "b", ledger=ledger)
+    client(tmp_path / "c", ledger=ledger).close()
+    with pytest.raises(pp.InvalidInput, match=f"was begun with ledger {ledger.id}, and this client has no ledger"):
+        client(tmp_path / "c")
