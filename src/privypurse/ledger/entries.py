@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from time import time_ns
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ _COLUMNS = (
 
 def now() -> int:
     """Microseconds since 1970, by this machine's clock."""
-    return time.time_ns() // 1000
+    return time_ns() // 1000
 
 
 @dataclass(frozen=True)
@@ -169,12 +169,16 @@ def append(
     run: str | None = None,
     classes: bytes | None = None,
     after: int = 0,
+    time: int | None = None,
 ) -> Entry:
-    """Write the next entry; its number is larger than ``after``. The caller holds the writer's lock."""
+    """Write the next entry; its number is larger than ``after``. The caller holds the writer's lock.
+
+    ``time`` is when it was decided (see `time_now`), if anything hung on that.
+    """
     before = last(connection)
     previous = FIRST if before is None else before.hash
     seq = max(after, 0 if before is None else before.seq) + 1
-    when = not_before(0 if before is None else before.time)
+    when = not_before(0 if before is None else before.time) if time is None else time
     text = canonical(meta)
     hashed = entry_hash(previous, seq, when, kind, run, text, classes, rows)
     connection.execute(

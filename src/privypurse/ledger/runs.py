@@ -122,6 +122,7 @@ def reserve(connection: Connection, lifetime: Lifetime, request: Request, key: K
         encoded(numbers[order], values[order][None]),
         run=request.run,
         classes=request.charges.astype("<i8").tobytes(),
+        time=time,
     )
     return Reserved(entry, numbers, values, repeated=False)
 

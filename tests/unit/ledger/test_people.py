@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -103,6 +104,21 @@ def test_a_grant_ends_when_it_says_and_no_clock_brings_it_back(
     ledger.join(["a"], 1.0, valid_until="2100-01-01")
     assert ledger.charge("four", who, ONE, [0, 0, 0]).admitted.tolist() == [True, False, True]
     assert ledger.verify().sound
+
+
+def test_who_may_pay_and_when_it_was_are_one_look_at_the_clock(
+    ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grant that ends while a run is being reserved."""
+    clock = itertools.count(entries.now() + 10**6)
+    monkeypatch.setattr(entries, "now", lambda: next(clock))
+    ledger.join(["a"], 1.0)
+    who, paid = ledger.members(["a"]), []
+    for number in range(12):
+        ledger.change(["a"], 1.0, valid_until=datetime.fromtimestamp((next(clock) + number) / 1e6, tz=UTC))
+        paid.append(bool(ledger.charge(f"{number}", who, ONE, [0]).admitted[0]))
+    assert {True, False} == set(paid)
+    assert ledger.verify().problems == []
 
 
 @pytest.mark.parametrize(
