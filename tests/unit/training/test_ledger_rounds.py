@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,23 +64,31 @@ def trained(ledger: pp.Ledger, schedule: pp.rounds.Schedule, act: Any = None, **
     return taken
 
 
+@cache
+def removing(chance: float, rate: float, noise: float, steps: int, order: int) -> float:
+    """The divergence of a round from removing a person, at a whole order: the binomial sum."""
+    weights = [math.comb(order, j) * (1 - chance) ** (order - j) * chance**j for j in range(order + 1)]
+    moment = math.fsum(
+        weights[j] * math.expm1((j - 1) * steps * step_cost(rate, noise, j)) for j in range(2, order + 1)
+    )
+    return math.log1p(moment) / (order - 1)
+
+
 def least(ledger: pp.Ledger, schedule: pp.rounds.Schedule, rounds: int) -> np.ndarray:
-    """[people, rungs] in nats: the divergence from removing a person, of the first rounds, by the binomial sum."""
-    out = np.zeros((N, len(ledger.rungs)))
-    for one in schedule.rounds[:rounds]:
-        for unit in range(N):
-            chance = one.chance[schedule.level_of[unit]]
-            for place, rung in enumerate(ledger.rungs):
-                order = int(rung.order)
-                moment = math.fsum(
-                    math.comb(order, j)
-                    * (1 - chance) ** (order - j)
-                    * chance**j
-                    * math.expm1((j - 1) * one.steps * step_cost(one.rate, one.noise_multiplier, j))
-                    for j in range(2, order + 1)
+    """[people, rungs] in nats: what the first rounds cost at least."""
+    by_level = np.array(
+        [
+            [
+                sum(
+                    removing(float(one.chance[level]), one.rate, one.noise_multiplier, one.steps, int(rung.order))
+                    for one in schedule.rounds[:rounds]
                 )
-                out[unit, place] += math.log1p(moment) / (order - 1)
-    return out
+                for rung in ledger.rungs
+            ]
+            for level in range(schedule.epsilon_by_level.size)
+        ]
+    )
+    return by_level[schedule.level_of]
 
 
 def most(ledger: pp.Ledger, schedule: pp.rounds.Schedule, rounds: int) -> np.ndarray:
