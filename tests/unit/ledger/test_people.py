@@ -115,7 +115,7 @@ def test_who_may_pay_and_when_it_was_are_one_look_at_the_clock(
     ledger.join(["a"], 1.0)
     who, paid = ledger.members(["a"]), []
     for number in range(12):
-        ledger.change(["a"], 1.0, valid_until=datetime.fromtimestamp((next(clock) + number) / 1e6, tz=UTC))
+        ledger.change(["a"], 1.0, valid_until=datetime.fromtimestamp((next(clock) + 3 + number) / 1e6, tz=UTC))
         paid.append(bool(ledger.charge(f"{number}", who, ONE, [0]).admitted[0]))
     assert {True, False} == set(paid)
     assert ledger.verify().problems == []
