@@ -19,6 +19,7 @@ from privypurse.errors import InvalidInput
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
+    from privypurse.ledger.lifetime import Lifetime
 
 _FINEST, _COARSEST, _OCTAVES = 512, 8, 33  # classes in the uppermost octave of norms and in the lowest; octaves
 _NEXT_TO_NOTHING, _BEYOND_ALL = 1e-100, 1e4  # norms over noise: less than a unit, more than any rung holds
@@ -64,7 +65,6 @@ class LedgerPurses:
         self._ledger, self._purpose = ledger, purpose
         self._members = ledger.members(budgets.person[budgets.first_record])
         _refuse_smaller_budgets(ledger, budgets, self._members.rung)
-        self._public_table = lru_cache(maxsize=32)(self._charges_and_cap)
         self.currency: Currency = CURRENCIES["gdp"]
         """In which the cost of a question by itself is told, and solved for."""
         self.lock = threading.RLock()
@@ -75,7 +75,7 @@ class LedgerPurses:
         ``most`` is the largest ratio there can be, a public number. ``alike``: whoever contributes, contributes that.
         """
         levels = _levels(most, alike=alike)
-        charges, at_most = self._public_table(most, alike)
+        charges, at_most = _public_table(self._ledger.lifetime, most, alike)
         place = np.searchsorted(levels, ratio)
         class_of = np.where((ratio > 0) & (place < levels.size), place, -1)
         paid = self._ledger.charge(
@@ -91,25 +91,27 @@ class LedgerPurses:
 
     def affords(self, amount: Any) -> AnyArray:
         """For each person whether a cost of this many μ² could still be charged. Sensitive."""
-        charge = self._charges(np.sqrt(np.atleast_1d(np.asarray(amount, dtype=np.float64))))
+        charge = _charges(self._ledger.lifetime, np.sqrt(np.atleast_1d(np.asarray(amount, dtype=np.float64))))
         return np.asarray((self._ledger.room(self._members) >= charge).all(axis=1))
 
-    def _charges(self, ratio: FloatArray) -> IntArray:
-        """At every order, of contributions that are so many deviations of the noise."""
-        within = np.clip(ratio, _NEXT_TO_NOTHING, _BEYOND_ALL)
-        return self._ledger.charges_of([Gaussian(noise) for noise in (1.0 / within).tolist()])
 
-    def _charges_and_cap(self, most: float, alike: bool) -> tuple[IntArray, float]:
-        """What each class is charged, and the ε whose cap holds the largest of them on every rung."""
-        charges = frozen(self._charges(_levels(most, alike=alike)))
-        rungs = self._ledger.rungs
-        largest = max(float(gdp.epsilon(min(most, _BEYOND_ALL), delta)) for delta in {rung.delta for rung in rungs})
-        at_most, more = min(max(largest, _SMALLEST), _LARGEST), 1e-9
-        limits = np.array([rung.limit for rung in rungs])
-        wanted = np.minimum(charges[-1, : limits.size], limits)
-        while (self._ledger.caps(charges, at_most).diagonal() < wanted).any():
-            at_most, more = at_most * (1 + more), 2 * more
-        return charges, at_most
+def _charges(lifetime: Lifetime, ratio: FloatArray) -> IntArray:
+    """At every order, of contributions that are so many deviations of the noise."""
+    within = np.clip(ratio, _NEXT_TO_NOTHING, _BEYOND_ALL)
+    return lifetime.charges_of([Gaussian(noise) for noise in (1.0 / within).tolist()])
+
+
+@lru_cache(maxsize=32)
+def _public_table(lifetime: Lifetime, most: float, alike: bool) -> tuple[IntArray, float]:
+    """What each class is charged, and the ε whose cap holds the largest of them on every rung."""
+    charges = frozen(_charges(lifetime, _levels(most, alike=alike)))
+    deltas, limits = {rung.delta for rung in lifetime.rungs}, np.array([rung.limit for rung in lifetime.rungs])
+    largest = max(float(gdp.epsilon(min(most, _BEYOND_ALL), delta)) for delta in deltas)
+    at_most, more = min(max(largest, _SMALLEST), _LARGEST), 1e-9
+    wanted = np.minimum(charges[-1, : limits.size], limits)
+    while (lifetime.caps(charges, at_most).diagonal() < wanted).any():
+        at_most, more = at_most * (1 + more), 2 * more
+    return charges, at_most
 
 
 def _levels(most: float, *, alike: bool) -> FloatArray:

@@ -127,7 +127,9 @@ def paid_by_classes(self, ratio, levels):
     levels = levels[levels > 0]
     place = np.where(ratio > 0, np.searchsorted(levels, ratio), -1)
     run = f"run {len(self._ledger.runs())}"
-    return self._ledger.charge(run, self._members, self._charges(levels), place, at_most=0.5).admitted
+    return self._ledger.charge(
+        run, self._members, ledger_purses._charges(self._ledger.lifetime, levels), place, at_most=0.5
+    ).admitted
 
 
 def refuses_aloud(self, ratio, most, *, alike=False):
