@@ -24,7 +24,12 @@ from privypurse.plans.training_shape import TrainingShape
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
+    from privypurse.ledger.people import Members
 
+_NO_IDS = (
+    "a ledger knows people by id, and these budgets have none; name the column of ids (--person in a command), or "
+    "give Budgets(…, person=ids)"
+)
 _COARSE = 14  # one in so many releases is enough to solve by: in between prices are interpolated
 
 
@@ -35,7 +40,7 @@ def require_ledger(ledger: Any, budgets: Budgets, method: Method, shape: Trainin
     if not isinstance(ledger, Ledger):
         raise InvalidInput(f"ledger is {ledger!r}; give pp.Ledger.open(url)")
     if budgets.person is None:
-        raise InvalidInput("a ledger knows people by id, and these budgets have none; give Budgets(…, person=ids)")
+        raise InvalidInput(_NO_IDS)
     if not isinstance(method, Sample | Scale):
         raise InvalidInput(
             f'method is {method.name!r}; with ledger= it is "sample" or "scale", whose rates or clip norms can '
@@ -80,7 +85,19 @@ def assigned(
     rates, norms = prices.table(row, shape, rate)
     people = np.bincount(of_person).astype(np.int64)
     made = replace(decided, rate=rates, clip_norm=norms, capped=decided.capped[level], from_budgets=True)
+    made = replace(made, notes=(*made.notes, *_public_note(ledger, members)))
     return made, Levels(levels.epsilon[level], levels.delta[level], people), of_person
+
+
+def _public_note(ledger: Ledger, members: Members) -> tuple[str, ...]:
+    """Said where nobody has anything left by grants and public caps: of real balances it knows nothing (rule 15)."""
+    if (ledger.public_balances(members) > 0).any():
+        return ()
+    return (
+        f"by public caps nobody listed has anything left: those of the runs so far ({len(ledger.runs()):,} in this "
+        "ledger) add up to all that was granted. Who still takes part follows from what each one really has left, "
+        "and is not shown; it may be nobody. Give runs a smaller at_most",
+    )
 
 
 def _prices(ledger: Ledger, shape: TrainingShape, rate: float | None) -> PriceList:

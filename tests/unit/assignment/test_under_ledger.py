@@ -103,6 +103,21 @@ def test_who_is_empty_has_rate_0_and_nothing_tells(ledger, tmp_path):
     assert "expected batch" not in one.summary()
 
 
+def test_a_plan_says_when_public_caps_have_used_everything_up(ledger, tmp_path):
+    """By grants and caps alone: the same words whatever people really have left, and none while a cap leaves some."""
+    other = copied(ledger, tmp_path / "other.db")
+    shape = {**SHAPE, "noise_multiplier": 2.0, "at_most": 0.2}
+    used_up(ledger, np.ones(N), run="some", at_most=0.3)
+    assert "by public caps" not in pp.plan(BUDGETS, ledger=ledger, **shape).summary()
+    used_up(other, np.zeros(N), run="some", at_most=0.3)
+    used_up(ledger, np.zeros(N), run="all", at_most=None)
+    used_up(other, np.zeros(N), run="all", at_most=None)
+    one, two = (pp.plan(BUDGETS, ledger=each, **shape).notes for each in (ledger, other))
+    assert one == two
+    assert "by public caps nobody listed has anything left" in one[-1]
+    assert "(2 in this ledger)" in one[-1]
+
+
 def test_public_balances_decide_what_is_infeasible(ledger, tmp_path):
     other = copied(ledger, tmp_path / "other.db")
     used_up(ledger, np.zeros(N), at_most=None)
