@@ -604,6 +604,26 @@ def test_records_of_a_person_that_cancel_do_not_slip_past_the_clip_norm(seed: in
         assert _clipped_as(model, x, y, torch.zeros(40, dtype=torch.int64), 1e-3) <= 1e-3
 
 
+class TokenByToken(nn.Module):
+    """One layer, used once for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 16, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.layer(token) for token in x.unbind(1)], dim=1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_uses_of_a_layer_that_cancel_do_not_slip_past_the_clip_norm(seed: int) -> None:
+    """One record, forty uses of the same weight that are huge beside their sum."""
+    torch.manual_seed(seed)
+    x = (1e4 * torch.randn(1, 1, 32)).expand(1, 40, -1) + 1e-2 * torch.randn(1, 40, 32)
+    y = 1e4 * torch.randn(1, 1, 16) * torch.tensor([1.0, -1.0] * 20)[None, :, None]
+    assert contribution(TokenByToken(), x, y, 1e-3) <= 1e-3
+
+
 def test_tokens_that_cancel_in_a_bias_swallow_nobody() -> None:
     """With an input of zeros only the bias learns; the tokens of one record are huge and cancel."""
     x, y = torch.zeros(50, 2, 8), 1e-3 * torch.randn(50, 2, 8)
