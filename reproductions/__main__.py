@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from privypurse.errors import InvalidInput, PrivyPurseError
-from reproductions import catalogue, headline, report, results
+from reproductions import catalogue, headline, progress, report, results
 from reproductions.choice import Choice, Rivals
 from reproductions.grid import Grid
 
@@ -134,14 +134,14 @@ def _tell(table: Grid | Rivals, out: Path) -> None:
         (out / f"{table.name}.md").write_text(text, encoding="utf-8")
         print(f"\n{text}\nwritten: {out / table.name}.md", flush=True)
         return
+    if table.left(lines):
+        print(progress.progress(table, lines), end="")
+        return
     choice = Choice.of(table, lines)
     for method in table.methods:
         chosen = choice.chosen(method)
         print(f"{method}: validation {chosen.score:.2f}, average {chosen.decay}, {chosen.settings.plain()}")
-    try:
-        print(headline.headline([headline.finished(table, out)]), end="")
-    except InvalidInput as missing:
-        print(missing)
+    print(headline.headline([headline.finished(table, out)]), end="")
 
 
 def _plot(asked: argparse.Namespace) -> int:
@@ -163,8 +163,9 @@ def _draw(grid: Grid, out: Path) -> None:
 
 
 def _built(folder: Path) -> str:
-    names = sorted(path.stem for path in folder.glob("*.jsonl"))
-    return headline.headline([headline.finished(catalogue.load_rivals(name), folder) for name in names])
+    """Of all tables of rivals in the folder; what is unfinished lies in a folder of its own."""
+    tables = [catalogue.load(name) for name in sorted(path.stem for path in folder.glob("*.jsonl"))]
+    return headline.headline([headline.finished(each, folder) for each in tables if isinstance(each, Rivals)])
 
 
 def _table(asked: argparse.Namespace) -> int:

@@ -72,6 +72,12 @@ def interval(differences: np.ndarray, level: float = 0.95) -> tuple[float, float
     return mean, mean - half, mean + half
 
 
+def told(differences: np.ndarray) -> str:
+    """Mean and interval in figures."""
+    mean, low, high = (round(each, 2) + 0.0 for each in interval(differences))  # + 0.0: no minus before nothing
+    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
 def headline(rows: list[Finished]) -> str:
     """The table as Markdown."""
     lines = [
@@ -96,6 +102,5 @@ def _row(row: Finished) -> str:
         if rival not in row.accuracy:
             cells.append("–")
             continue
-        mean, low, high = interval(row.accuracy[row.preferred] - row.accuracy[rival])
-        cells.append(f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]")
+        cells.append(told(row.accuracy[row.preferred] - row.accuracy[rival]))
     return "| " + " | ".join(cells) + " |"

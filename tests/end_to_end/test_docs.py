@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import privypurse
-from reproductions import picture
+from reproductions import catalogue, picture, progress, results
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "reproductions" / "README.md"]
@@ -205,6 +205,22 @@ def test_the_headline_table_of_the_results_is_what_was_measured() -> None:
         assert all(cell in shown for cell in cells[1:]), f"docs/results.md tells {name} otherwise"
 
 
+UNFINISHED = sorted((ROOT / "reproductions" / "results" / "unfinished").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", UNFINISHED, ids=lambda path: path.stem)
+def test_what_is_left_of_unfinished_tables_is_told(path: Path) -> None:
+    lines = results.read(path)
+    left = len(progress.remaining(catalogue.load_rivals(path.stem), lines))
+    seconds = sum(line["wall"] for line in lines) / len(lines)
+    told = TEXTS[ROOT / "docs" / "reproductions.md"]
+    (row,) = (line for line in told.splitlines() if line.startswith(f"| `{path.stem}` |"))
+    assert left > 0
+    assert row.startswith(f"| `{path.stem}` | {len(lines)} | {left} | {seconds:.0f} |")
+    minutes = float(row.split("|")[5])
+    assert minutes == pytest.approx(left * seconds / 60 / 10, abs=0.05) or left == 1
+
+
 def test_the_citation_has_the_version() -> None:
     assert f"version: {privypurse.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
@@ -216,7 +232,7 @@ def test_the_first_pages_figures_are_those_of_the_results() -> None:
         line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if line.split(" | ")[0] in full
     ]
     rows = [line for line in rows if re.search(r"\d\d\.\d\d", line)]
-    assert len(rows) == 4
+    assert len(rows) == 6
     for row in rows:
         for figure in re.findall(r"\*{0,2}\d\d\.\d\d", row):
             assert f"| {figure} ± " in full[row.split(" | ")[0]], (row, figure)

@@ -69,6 +69,10 @@ def test_a_table_from_file_to_headline(tables, capsys) -> None:
     assert main([*command, "--minutes", "0"]) == 3  # one training, then the time is over
     path = out / "tiny.jsonl"
     assert len(results.read(path)) == 1
+    assert main(["show", "tiny", "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "sample: validation" in told
+    assert "trainings left: 19, 7 of them to choose by" in told
     assert main(command) == 0
     lines = results.read(path)
     # Three walks for Sample, one score for each of the others; then every row with every seed.
@@ -88,6 +92,25 @@ def test_a_table_from_file_to_headline(tables, capsys) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
     assert main(["check", "--out", str(out)]) == 2
     assert "no result for none, seed 1" in capsys.readouterr().err
+
+    assert main(["show", "tiny", "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "none: 1 of 2 seeds" in told
+    assert "trainings left: 1, 0 of them to choose by" in told
+    sample, uniform = (
+        [next(iter(x["accuracy"].values())) for x in lines if (x["purpose"], x["method"]) == ("final", method)]
+        for method in ("sample", "uniform")
+    )
+    low, high = stats.ttest_rel(sample, uniform).confidence_interval(0.95)
+    assert f"[{low:+.2f}, {high:+.2f}] over 2 seeds" in told
+
+    (out / "unfinished").mkdir()
+    path.rename(out / "unfinished" / path.name)  # where a later run goes on, and check does not look
+    (out / "headline.md").unlink()
+    assert main(["table", "--out", str(out)]) == 0
+    assert main(["check", "--out", str(out)]) == 0
+    assert main(["run", "tiny", "--out", str(out / "unfinished"), *where]) == 0
+    assert len(results.read(out / "unfinished" / "tiny.jsonl")) == len(lines)
 
 
 def test_a_line_that_was_cut_off_is_trained_again(tables) -> None:
