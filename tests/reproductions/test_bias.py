@@ -9,7 +9,7 @@ from scipy import stats
 
 import privypurse as pp
 from privypurse.errors import InvalidInput
-from reproductions import bias, catalogue
+from reproductions import bias, catalogue, report
 from reproductions.weighted_sample import WeightedSample
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bias.md").read_text(encoding="utf-8")
@@ -56,6 +56,13 @@ def test_the_page_tells_the_figures_and_the_picture_draws_them() -> None:
         for line in bias.accuracy_table(bias.scores(*bias.read(name))):
             assert line in PAGE
     assert bias.PICTURE.read_text(encoding="utf-8") == bias.drawn()
+
+
+@pytest.mark.parametrize("name", bias.TABLES.values())
+def test_the_report_with_every_class_is_that_of_the_lines(name: str) -> None:
+    grid, lines = bias.read(name)
+    kept = (catalogue.RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    assert kept == report.markdown(grid, grid.found(lines))
 
 
 @pytest.mark.parametrize("column", ["uniform", "scale", pytest.param("gamma 0.75", marks=pytest.mark.slow)])
