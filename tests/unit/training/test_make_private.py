@@ -576,7 +576,7 @@ def test_empty_draws_come_as_often_as_they_should() -> None:
 
 def test_coins_and_noise_come_from_the_cipher(monkeypatch: pytest.MonkeyPatch) -> None:
     source = SecureRandomness()
-    monkeypatch.setattr(source, "_bits", lambda count, dtype: torch.zeros(count, dtype=dtype))
+    monkeypatch.setattr(source, "_bits", lambda count: torch.zeros(count, dtype=torch.int64))
     assert (source.uniform(5) == 2.0**-53).all()
     assert float(source.normal(4).max()) > 9
 
