@@ -138,7 +138,7 @@ BAD = {
     "no such file": (["plan", "nobody.csv"], ["nobody.csv", "does not exist"]),
     "no such column": (["plan", "people.csv", "--epsilon", "eps"], ["'eps'", "'name', 'epsilon', 'budget'"]),
     "text for a budget": (["plan", "people.csv", "--epsilon", "name"], ["'name'", "row 1", "'anna'", "not a number"]),
-    "levels without a level": (["plan", "people.csv", "--levels", "strict=1"], ["levels=", "level="]),
+    "levels without a level": (["plan", "people.csv", "--levels", "strict=1"], ["levels is", "level (a column"]),
     "level without an ε": (
         ["plan", "people.csv", "--level", "consent", "--levels", "strict=1,relaxed=3"],
         ["'consent'", "row 2", "'medium'", "'strict', 'relaxed'"],

@@ -97,7 +97,9 @@ def _made(
         under_ledger.require_ledger(ledger, budgets, method, shape)
     if at_most is not None:
         if ledger is None:
-            raise InvalidInput(f"at_most is {at_most!r}, a run's cap in a ledger; give ledger= too, or leave it out")
+            raise InvalidInput(
+                f"at_most is {at_most!r}, a run's cap in a ledger; name the ledger too, or leave it out"
+            )
         at_most = real(at_most, "at_most", least=SMALLEST, most=LARGEST, hint="an ε")
     levels, level_of = budgets.levels(at_most)
     if shape.noise_multiplier is None:

@@ -173,8 +173,8 @@ class Budgets:
         columns = tables.FileColumns(Path(table)) if isinstance(table, str | Path) else tables.FrameColumns(table)
         if (level is None) != (levels is None) or (level is not None and epsilon is not None):
             raise InvalidInput(
-                "give either epsilon= (a column of budgets), or level= (a column of categories) and levels= (the "
-                f"mapping from category to ε), not both; got epsilon={epsilon!r}, level={level!r}, levels={levels!r}"
+                "give either epsilon (a column of budgets), or level (a column of categories) and levels (which ε "
+                f"each stands for), not both; epsilon is {epsilon!r}, level is {level!r}, levels is {levels!r}"
             )
         if level is not None and levels is not None:
             eps = epsilon_of_levels(columns.labels(level), levels, where=columns.where(level))
