@@ -107,8 +107,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
         budgets, seal = granted(_taken(Grants, options), table)
     with bar(console, "certifying") as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: the plan's facts say it
-        plan = made(asked, budgets, seal, progress, ledger)
-        plan.spent_by_level(progress=progress)
+        shown = progress if ledger is None else None  # how many levels there are follows from real balances
+        plan = made(asked, budgets, seal, shown, ledger)
+        plan.spent_by_level(progress=shown)
     if options.delta is None:
         console.print(default_delta("--delta"))
     show_plan(plan, console)

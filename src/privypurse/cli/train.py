@@ -87,7 +87,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         waiting.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", "δ = ", PrivyPurseWarning)  # the plan's facts say it
         try:
-            finished = train_by(config, certifying=certifying, planned=planned, bar=True, ledger=ledger)
+            shown = certifying if ledger is None else None  # how many levels there are follows from real balances
+            finished = train_by(config, certifying=shown, planned=planned, bar=True, ledger=ledger)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_stopped(config.training.checkpoint)) from None
         except OSError as error:  # a full disk: a step that cannot be counted is not taken

@@ -32,6 +32,10 @@ _HELD = (
 )
 
 
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+"""A charge is on disk before anything is released on it, whatever the server's default."""
+
+
 class Database:
     """Transactions on a ledger's tables.
 
@@ -84,6 +88,7 @@ class Database:
             with connection.begin():
                 if self.path is None:
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS})
+                    connection.execute(sa.text(_DURABLE))
                 yield connection
 
     @contextmanager

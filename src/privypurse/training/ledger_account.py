@@ -62,6 +62,16 @@ def require_ledger(plan: Plan, ledger: Any, seed: int | None) -> None:
         )
 
 
+def require_journal(journal: Path) -> None:
+    """Raise if a run's reservation is remembered, but the journal beside it, which was made before, is gone."""
+    if _beside(journal).is_file() and not journal.exists():
+        raise InvalidInput(
+            f"{journal}, which counts the steps of run {_read(_beside(journal))['run']!r}, is gone, and so is how "
+            "many were taken; settle the run at all it has reserved (privypurse ledger recover), and train in "
+            "another folder"
+        )
+
+
 class Account:
     """What a run has reserved in a ledger, and who of its people takes part.
 
@@ -71,9 +81,19 @@ class Account:
     """
 
     def __init__(
-        self, ledger: Ledger, plan: PlanBase, processes: Processes, journal: Path | None = None, purpose: str = ""
+        self,
+        ledger: Ledger,
+        plan: PlanBase,
+        processes: Processes,
+        journal: Path | None = None,
+        purpose: str = "",
+        counted: int = 0,
     ) -> None:
-        """Beside the journal stands the run's id: a run that goes on later goes on with its reservation."""
+        """Beside the journal stands the run's id: a run that goes on later goes on with its reservation.
+
+        ``counted`` is what the journal counted when it was opened.
+        """
+        self._counted = counted
         self._ledger, self._plan, self._processes = ledger, plan, processes
         self._file = None if journal is None else _beside(journal)
         self._counter, self._looked, self._settled = -1, 0.0, False
@@ -93,6 +113,7 @@ class Account:
         self.run_id = _remembered(self._file, ledger, *self._identity())
         known = {run.run_id: run for run in ledger.runs()}.get(self.run_id)
         self._settled = known is not None and known.settled is not None
+        self._require_consistent(known is not None)
         if known is None:
             charges, row_of, cap = self._asked()
             row = row_of[plan.level_of[units]]
@@ -106,6 +127,14 @@ class Account:
         here = numbers[place] == members.numbers  # who joined the data since the run began is not in it
         self._units, self._places = units[here], place[here]
         self._spread()
+
+    def _require_consistent(self, known: bool) -> None:
+        """Raise where steps were counted of a run that the ledger does not know."""
+        if not known and self._counted:
+            raise InvalidInput(
+                f"the journal has counted {self._counted:,} steps of run {self.run_id!r}, which the ledger does not "
+                "know: it is an older copy of the one it was reserved in. Put the newer one back"
+            )
 
     def _identity(self) -> tuple[str, int]:
         """A fingerprint of the plan, and how many steps it has."""
@@ -202,7 +231,11 @@ def recover(journal: str | Path, ledger: Ledger) -> int:
     content = _read(_beside(path))
     if content["ledger"] != ledger.id:
         raise InvalidInput(f"{journal} is of a run in the ledger {content['ledger']}, and this one is {ledger.id}")
-    steps, held = int(content["steps"]), Journal(path, content["plan"], int(content["steps"]))
+    steps = int(content["steps"])
+    if not path.is_file():  # rounds have none; of a run whose journal is gone nothing can be ruled out
+        ledger.recover(content["run"])
+        return steps
+    held = Journal(path, content["plan"], steps)
     try:  # nobody else holds the journal, so the run is not under way
         reservation = ledger.reservation(content["run"])
         begun = np.full(reservation.reserved.numbers.size, held.counted)

@@ -17,7 +17,7 @@ from privypurse.training.gradients import Tape, clip_factors, norms, sums
 from privypurse.training.grid_noise import pieces
 from privypurse.training.individual.accounting import Accounting
 from privypurse.training.journal import Journal
-from privypurse.training.ledger_account import Account
+from privypurse.training.ledger_account import Account, require_journal
 from privypurse.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class PrivateRun:
             raise InvalidInput("the processes have different plans; give all of them the same")
         self.journal: Journal | None = None
         if journal is not None and self.processes.first:
+            require_journal(Path(journal))
             self.journal = Journal(journal, self._digest, self.plan.all_steps)
         self.steps_taken = self.processes.same(self.journal.counted if self.journal and self.source.secure else 0)
         if accounting is not None and self.steps_taken:
@@ -73,7 +74,8 @@ class PrivateRun:
         if ledger is not None:
             account = ledger
             if not isinstance(account, Account):
-                account = Account(account, self.plan, self.processes, self._journal_path, purpose)
+                counted = 0 if self.journal is None else self.journal.counted
+                account = Account(account, self.plan, self.processes, self._journal_path, purpose, counted)
             account.require_open(self.steps_left)
             self.account = account
             self._leave_out(account)

@@ -12,7 +12,8 @@ import numpy as np
 
 from privypurse.accounting import SampledRound
 from privypurse.arrays import AnyArray, IntArray
-from privypurse.errors import InfeasibleBudget
+from privypurse.errors import InfeasibleBudget, InvalidInput
+from privypurse.ledger.lifetime import added
 from privypurse.plans.schedule import Schedule
 from privypurse.training.distributed import Processes
 from privypurse.training.individual.spending import Spending
@@ -54,8 +55,23 @@ class RoundsAccount(Account):
     def _identity(self) -> tuple[str, int]:
         return self._digest, self._rounds
 
+    def _until(self) -> IntArray:
+        """[rounds + 1, levels, columns]: what the rounds before each cost together, exact up to the ceiling."""
+        sums = [np.zeros_like(self._prices[0])]
+        for price in self._prices:
+            sums.append(added(sums[-1], price))
+        return np.stack(sums)
+
+    def _require_consistent(self, known: bool) -> None:
+        """Rounds keep no journal of their own, so which have begun is not known once they were broken off."""
+        if known and not self._settled:
+            raise InvalidInput(
+                f"run {self.run_id!r} was broken off, and rounds under a ledger cannot go on: settle it at all it "
+                "has reserved (privypurse ledger recover), and begin anew in another folder"
+            )
+
     def _asked(self) -> tuple[IntArray, IntArray, float | None]:
-        return self._prices.sum(axis=0), np.arange(self._prices.shape[1]), self._at_most
+        return self._until()[-1], np.arange(self._prices.shape[1]), self._at_most
 
     def _require_payable(self, members: Members, charges: IntArray, row: IntArray, at_most: float | None) -> None:
         caps = self._ledger.caps(charges, at_most)[members.rung.astype(np.int64)]
@@ -74,7 +90,7 @@ class RoundsAccount(Account):
     def _charges(self, begun: AnyArray) -> IntArray:
         """Of whole rounds."""
         reserved = self._reservation.reserved
-        until = np.concatenate([np.zeros_like(self._prices[:1]), np.cumsum(self._prices, axis=0)])
+        until = self._until()
         level = np.where(self._reservation.admitted, reserved.values, 0).astype(np.int64)
         return np.asarray(np.where(self._reservation.admitted[:, None], until[begun, level], 0))
 

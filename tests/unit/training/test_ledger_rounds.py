@@ -17,6 +17,7 @@ import privypurse as pp
 from ledger_tools import DELTA, EPSILONS, charged, new_ledger, step_cost
 from privypurse.accounting import Composed, SampledRound
 from privypurse.assignment.round_planner import PdpSgd
+from privypurse.training.ledger_account import recover
 from privypurse.training.rounds_account import RoundsAccount
 from training_tools import LOSS
 
@@ -138,7 +139,9 @@ def test_the_twin_that_gives_back_the_rest_of_a_begun_round_is_seen(ledger, sche
     assert not paid_for(ledger, schedule, len(schedule.rounds))
 
 
-def test_a_schedule_goes_on_with_its_reservation(ledger, schedule, tmp_path):
+def test_rounds_that_were_broken_off_cannot_go_on_and_are_charged_whole(ledger, schedule, tmp_path):
+    """Which rounds have begun is not written down: who withdrew before they went on would pay for none of them."""
+
     def stop(step: int) -> None:
         if step == schedule.rounds[0].steps + 1:
             raise Stopped
@@ -147,8 +150,10 @@ def test_a_schedule_goes_on_with_its_reservation(ledger, schedule, tmp_path):
         trained(ledger, schedule, stop, checkpoint=tmp_path / "run")
     (run,) = ledger.runs()
     assert run.settled is None
-    trained(ledger, schedule, checkpoint=tmp_path / "run")
-    assert [one.run_id for one in ledger.runs()] == [run.run_id]
+    ledger.withdraw(IDS[:1])
+    with pytest.raises(pp.InvalidInput, match="rounds under a ledger cannot go on"):
+        trained(ledger, schedule, checkpoint=tmp_path / "run")
+    recover(tmp_path / "run" / "rounds", ledger)
     assert paid_for(ledger, schedule, len(schedule.rounds))
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from ledger_tools import DELTA, EPSILONS, KEY, charged, new_ledger, step_cost
+from ledger_tools import DELTA, EPSILONS, KEY, charged, copied, new_ledger, step_cost
 from privypurse.ledger import entries
 from privypurse.training import ledger_account
 from privypurse.training.ledger_account import Account, recover
@@ -183,6 +183,29 @@ def test_a_killed_run_is_charged_what_its_journal_counts(ledger, tmp_path):
     assert not ledger.verify().problems
 
 
+def test_a_run_whose_journal_is_gone_takes_no_step_and_gives_nothing_back(ledger, tmp_path):
+    plan, folder = planned(ledger), tmp_path / "run"
+    with pytest.raises(Stopped):
+        trained(ledger, plan, checkpoint=folder, scheduler=stopping_at(3))
+    for file in folder.iterdir():
+        if file.name != "steps.ledger":
+            file.unlink()
+    for _ in range(2):
+        with pytest.raises(pp.InvalidInput, match="is gone, and so is how many were taken"):
+            trained(ledger, plan, checkpoint=folder)
+    assert recover(folder, ledger) == STEPS
+    assert paid_for(ledger, plan, STEPS)
+
+
+def test_a_ledger_that_does_not_know_the_steps_of_a_journal_is_an_older_copy(ledger, tmp_path):
+    plan, folder, old = planned(ledger), tmp_path / "run", copied(ledger, tmp_path / "old.db")
+    with pytest.raises(Stopped):
+        trained(ledger, plan, checkpoint=folder, scheduler=stopping_at(3))
+    with pytest.raises(pp.InvalidInput, match="older copy of the one it was reserved in"):
+        trained(old, plan, checkpoint=folder)
+    assert not old.runs()
+
+
 def contributions(ledger: pp.Ledger, plan: pp.Plan, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[float]:
     """The length of each step's gradient, without noise and with everybody drawn who may be."""
     quiet(monkeypatch)
@@ -285,7 +308,7 @@ def test_an_estimate_gives_nothing_back(ledger):
 
 
 def test_full_batches_are_charged_by_their_own_norms(ledger):
-    plan = planned(ledger, batch_size=N, noise_multiplier=None, at_most=None)
+    plan = planned(ledger, method="scale", batch_size=N, noise_multiplier=None, at_most=None)
     assert (plan.rates == 1).all()
     small = np.where(np.arange(N) % 2, 1e-3, 3.0)[:, None]
     done = trained(ledger, plan, data(small), individual=pp.Individual())
@@ -295,6 +318,14 @@ def test_full_batches_are_charged_by_their_own_norms(ledger):
     assert (have >= want).all()
     assert (have <= want * (1 + 1e-6) + 1e-11).all()
     assert have[1].max() < 0.1 * have[0].max()
+
+
+def test_how_people_are_accounted_for_does_not_follow_from_what_they_have_left(ledger):
+    """Somebody's smaller balance makes their rate less than 1: an estimate was then allowed, and else an error."""
+    plan = planned(ledger, batch_size=N, noise_multiplier=None, at_most=None)
+    assert (plan.rates == 1).all()
+    done = trained(ledger, plan, individual=pp.Individual(exact=False, every=2))
+    assert done.steps == STEPS
 
 
 def test_noise_does_not_follow_gradients_and_own_rates_do(ledger, tmp_path):
@@ -351,9 +382,8 @@ def test_another_plan_in_the_same_folder_and_an_altered_one_are_refused(ledger, 
     trained(ledger, planned(ledger), checkpoint=tmp_path / "run", steps=1)
     (tmp_path / "run" / "steps").unlink()
     (tmp_path / "run" / "checkpoint.pt").unlink()
-    with pytest.raises(pp.InvalidInput, match="another plan or ledger"):
+    with pytest.raises(pp.InvalidInput, match="is gone"):
         trained(ledger, planned(ledger, steps=9), checkpoint=tmp_path / "run")
-    (tmp_path / "run" / "steps").unlink()
     (tmp_path / "run" / "steps.ledger").write_text("{}")
     with pytest.raises(pp.InvalidInput, match=r"steps\.ledger is damaged"):
         trained(ledger, planned(ledger), checkpoint=tmp_path / "run")

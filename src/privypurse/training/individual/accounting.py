@@ -80,7 +80,9 @@ def accounting_of(
     settings, passes = individual or Individual(), NormPasses(setup, records, loss_fn)
     if plan.filter is not None and not settings.exact:
         raise InvalidInput("extra steps need a filter, and a filter needs exact=True: an estimate bounds nothing")
-    if not in_every_step(plan.levels.rate):
+    # Under a ledger rates follow from what people have left, and may not decide what is one for all (rule 15).
+    public = plan.method == "scale" and plan.batch_size >= plan.people
+    if not (in_every_step(plan.levels.rate) if plan.ledger is None else public):
         return Sampled(settings, passes)
     if not settings.exact:
         raise InvalidInput("where everyone is in every step the accounting is exact as it is; leave exact=True")
