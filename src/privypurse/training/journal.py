@@ -43,7 +43,7 @@ class Journal:
             raise InvalidInput(
                 f"the journal {path} counts the steps of another plan; give each plan a journal of its own"
             )
-        self.counted = self._reserved = int(counted)
+        self.counted = self._reserved = self._found = int(counted)
         self._ahead, self._entry_time, self._process = 1, time.monotonic(), os.getpid()
         self._closed = False
         atexit.register(self.close)
@@ -76,7 +76,8 @@ class Journal:
 
     def _write_down(self) -> None:
         try:
-            self._file.write(self._entry(self.counted))
+            if self.counted != self._found:  # a run that took no step leaves the file as it was
+                self._file.write(self._entry(self.counted))
         except InvalidInput as error:  # steps cannot be taken back, so this is said and the run ends as it is
             warnings.warn(
                 f"{error}. This run took steps up to number {self.counted:,}: a journal that counts fewer would let "
