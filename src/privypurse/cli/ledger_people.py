@@ -18,6 +18,8 @@ def _import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--person", default="person", metavar="COLUMN", help='column of ids (default: "person")')
     command.add_argument("--epsilon", default="epsilon", metavar="COLUMN", help='column of ε (default: "epsilon")')
     _said_options(command, "where the table has no such column")
+    back = "who has withdrawn or been forgotten comes back (default: they stay out, whatever a table says)"
+    command.add_argument("--returning", action="store_true", help=back)
     command.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
     command.add_argument("--list", action="store_true", help="also say for whom, by id")
 
@@ -36,10 +38,11 @@ def _import(options: argparse.Namespace, console: Console) -> None:
             epsilon=options.epsilon,
             purpose=options.purpose,
             recorded_by=options.recorded_by,
+            returning=options.returning,
             dry_run=options.dry_run,
         )
         say(console, f"{table}: {difference}")
-        for what in ("joining", "returning", "raising", "lowering") if options.list else ():
+        for what in ("joining", "returning", "raising", "lowering", "left") if options.list else ():
             for person in getattr(difference, what):
                 say(console, f"  {what}: {person}")
     if options.dry_run:

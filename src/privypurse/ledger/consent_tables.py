@@ -28,11 +28,14 @@ class Difference:
     raising: tuple[str, ...]
     lowering: tuple[str, ...]
     unchanged: int
+    left: tuple[str, ...] = ()
+    """Who has withdrawn or been forgotten: a table does not bring them back unless that is asked for."""
 
     def __str__(self) -> str:
         parts = {"join": self.joining, "come back": self.returning, "raise": self.raising, "lower": self.lowering}
         said = [f"{len(ids):,} {word}" for word, ids in parts.items()]
-        return ", ".join([*said, f"{self.unchanged:,} stay as they are"])
+        stay = [f"{len(self.left):,} who had left stay out"] if self.left else []
+        return ", ".join([*said, f"{self.unchanged:,} stay as they are", *stay])
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +48,8 @@ class Consents:
     """The different things that are recorded beside grants."""
     which: IntArray
     """For each row which of them is its."""
+    returning: bool = False
+    """Whether those who had withdrawn or been forgotten come back."""
 
     def _sorted_out(
         self, connection: Connection, lifetime: Lifetime, key: Key
@@ -53,16 +58,18 @@ class Consents:
         texts, keyed = people.keyed_ids(self.ids, key)
         rung, numbers = lifetime.rung_of(self.epsilon), people.numbers_of(connection, keyed)
         known = numbers >= 0
-        gone, before = np.zeros(known.size, dtype=bool), rung.copy()
+        left, ended = np.zeros((2, known.size), dtype=bool)
+        before = rung.copy()
         if known.any():
             stand, places = people.of(connection, lifetime, numbers[known], key)
-            left = (stand.status[places] & (WITHDRAWN | FORGOTTEN)) != 0
-            gone[known] = left | (stand.until[places] <= entries.time_now(connection))
+            left[known] = (stand.status[places] & (WITHDRAWN | FORGOTTEN)) != 0
+            ended[known] = stand.until[places] <= entries.time_now(connection)
             before[known] = stand.rung[places]
-        stays = known & ~gone
+        stays = known & ~left & ~ended
         return texts, {
             "joining": ~known,
-            "returning": known & gone,
+            "returning": left | ended if self.returning else ended & ~left,
+            "left": np.zeros_like(left) if self.returning else left,
             "raising": stays & (rung > before),
             "lowering": stays & (rung < before),
             "unchanged": stays & (rung == before),
@@ -86,7 +93,9 @@ class Consents:
                     people.grant(connection, lifetime, ids, epsilon, consent, key, joining=joining)
 
 
-def read_consents(table: Any, person: str, epsilon: str, purpose: str, recorded_by: str) -> Consents:
+def read_consents(
+    table: Any, person: str, epsilon: str, purpose: str, recorded_by: str, returning: bool = False
+) -> Consents:
     """From a CSV or Parquet file or a data frame, with purpose, valid_until and recorded_by if it has them."""
     columns = FileColumns(Path(table)) if isinstance(table, str | Path) else FrameColumns(table)
     ids, eps = columns.labels(person), columns.numbers(epsilon)
@@ -95,7 +104,7 @@ def read_consents(table: Any, person: str, epsilon: str, purpose: str, recorded_
     rows = np.stack(texts, axis=1)
     different, which = np.unique(rows, axis=0, return_inverse=True)
     consents = tuple(Consent.of(*row) for row in different.tolist())
-    return Consents(ids, eps, consents, which.reshape(-1).astype(np.int64))
+    return Consents(ids, eps, consents, which.reshape(-1).astype(np.int64), returning)
 
 
 def _texts(columns: Columns, name: str, default: str, rows: int) -> AnyArray:

@@ -104,15 +104,17 @@ class Ledger(OpenLedger):
         epsilon: str = "epsilon",
         purpose: str = "",
         recorded_by: str = "",
+        returning: bool = False,
         dry_run: bool = True,
     ) -> Difference:
         """Take consents from a CSV or Parquet file or a data frame: who is new joins, who has another ε changes.
 
         Columns "purpose", "valid_until" and "recorded_by" are read where there are such. Nobody leaves by being
-        absent, and who keeps their ε keeps what was recorded beside it.
+        absent, and who keeps their ε keeps what was recorded beside it. Who has withdrawn or been forgotten stays
+        out, or a table from before would undo it; ``returning`` brings them back, with what they had spent.
         ``dry_run`` (the default) only says what would happen.
         """
-        consents = read_consents(table, person, epsilon, purpose, recorded_by)
+        consents = read_consents(table, person, epsilon, purpose, recorded_by, returning)
         key = keys.required(self._key)
         with self._reading() if dry_run else self._writing() as connection:
             difference = consents.difference(connection, self.lifetime, key)

@@ -200,11 +200,16 @@ class TestImport:
         assert ledger.history("a")[0].meta["purpose"] == "care"
         assert str(difference) == "1 join, 0 come back, 1 raise, 1 lower, 1 stay as they are"
 
-    def test_who_had_left_comes_back_with_what_they_had_spent(self, ledger: pp.Ledger, table: Path) -> None:
+    def test_who_had_left_comes_back_if_asked_for_with_what_they_had_spent(
+        self, ledger: pp.Ledger, table: Path
+    ) -> None:
         ledger.join(["a"], 1.0)
         ledger.charge("one", ledger.members(["a"]), ONE, [0])
         ledger.withdraw(["a"])
-        assert ledger.import_table(table, dry_run=False).returning == ("a",)
+        stayed = ledger.import_table(table, dry_run=False)
+        assert (stayed.left, stayed.returning) == (("a",), ())
+        assert ledger.balances(ledger.members(["a"])).tolist() == [0]
+        assert ledger.import_table(table, returning=True, dry_run=False).returning == ("a",)
         assert ledger.balances(ledger.members(["a"])).tolist() == [ledger.rungs[1].limit - 1]
 
     @pytest.mark.parametrize(
