@@ -21,15 +21,17 @@ UNIT = 2.0**-40
 
 
 @cache
-def _template() -> Path:
+def _template(epsilons: tuple[float, ...]) -> Path:
+    """Made once and copied: making tables takes longer than most tests."""
     path = Path(tempfile.mkdtemp()) / "template.db"
-    pp.Ledger.create(f"sqlite:///{path}", epsilons=EPSILONS, delta=DELTA, key=KEY)
+    pp.Ledger.create(f"sqlite:///{path}", epsilons=epsilons, delta=DELTA, key=KEY)
     return path
 
 
-def new_ledger(folder: Path, name: str = "purses.db") -> pp.Ledger:
-    """One without people."""
-    shutil.copy(_template(), folder / name)
+def new_ledger(folder: Path, name: str = "purses.db", epsilons: tuple[float, ...] = EPSILONS) -> pp.Ledger:
+    """One without people; opened again if it is there."""
+    if not (folder / name).exists():
+        shutil.copy(_template(epsilons), folder / name)
     return pp.Ledger.open(f"sqlite:///{folder / name}", key=KEY)
 
 

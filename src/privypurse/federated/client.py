@@ -119,7 +119,14 @@ class Client:
             self.plan, self._account = _local_plan(budgets, owner, offer, self._book), None
             if ledger is not None:
                 self._account = LedgerAccount(
-                    ledger, offer, budgets, _rates(self.plan), run_id=run_id, at_most=at_most, purpose=purpose
+                    ledger,
+                    offer,
+                    budgets,
+                    _rates(self.plan),
+                    run_id=run_id,
+                    joined=self._book.joined,
+                    at_most=at_most,
+                    purpose=purpose,
                 )
                 self.plan = _with_rates(self.plan, self._account.rates)
         except BaseException:

@@ -34,10 +34,14 @@ class LedgerAccount:
         wanted: FloatArray,
         *,
         run_id: str,
+        joined: int = 0,
         at_most: float | None = None,
         purpose: str = "",
     ) -> None:
-        """``wanted`` is the rate that each person's budget buys; ``at_most`` the public cap, an ε (None: all)."""
+        """``wanted`` is the rate that each person's budget buys; ``at_most`` the public cap, an ε (None: all).
+
+        ``joined`` is how many rounds the client's book has counted.
+        """
         assert budgets.person is not None
         self._ledger, self._terms = ledger, offer.terms
         # A public list: what anybody may be drawn with.
@@ -45,6 +49,11 @@ class LedgerAccount:
         members = ledger.members(budgets.person[budgets.first_record])
         self._run_id = run_id
         if self._run() is None:
+            if joined:
+                raise InvalidInput(
+                    f"the client's book has counted {joined:,} rounds of run {run_id!r}, which the ledger does not "
+                    "know: it is an older copy of the one they were reserved in. Put the newer one back"
+                )
             charges = self._charges(offer.terms.cap)
             caps = ledger.caps(charges, at_most)[members.rung.astype(np.int64)]
             row = _affordable(charges, np.minimum(ledger.room(members), caps))

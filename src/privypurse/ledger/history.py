@@ -19,6 +19,10 @@ def moment(microseconds: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
 
 
+_OF_OTHERS = ("request", "new", "lengths", "rounding")
+"""What an entry says of everybody together: no part of one person's history."""
+
+
 @dataclass(frozen=True)
 class Event:
     """One entry about one person. Of other people it says nothing."""
@@ -71,7 +75,7 @@ def of_person(connection: Connection, lifetime: Lifetime, number: int) -> list[E
                 run=entry.run,
                 rung=int(about[seq][0, 0]) if grants else None,
                 charged=tuple(int(column[0]) for column in charged) if pays else None,
-                meta={name: value for name, value in entry.meta.items() if name not in ("request", "new", "lengths")},
+                meta={name: value for name, value in entry.meta.items() if name not in _OF_OTHERS},
             )
         )
     return events

@@ -91,6 +91,20 @@ def test_all_rounds_are_reserved_and_those_begun_are_charged(
     assert ledger.verify().problems == []
 
 
+def test_a_ledger_that_does_not_know_the_rounds_of_a_book_is_an_older_copy(
+    tmp_path: Path, new_ledger: Callable[..., pp.Ledger]
+) -> None:
+    ledger = new_ledger()
+    ledger.backup(tmp_path / "old.db")
+    old = pp.Ledger.open(f"sqlite:///{tmp_path / 'old.db'}", key=KEY)
+    ours = client(tmp_path / "a", ledger=ledger)
+    ours.answer(1, STATE)
+    ours.close()
+    with pytest.raises(pp.InvalidInput, match="older copy of the one they were reserved in"):
+        client(tmp_path / "a", ledger=old)
+    assert not old.runs()
+
+
 def seen_in_answers(tmp_path: Path, new_ledger: Callable[..., pp.Ledger]) -> list[str]:
     """What is wrong: [] for an honest account."""
     wrong, ledger = [], new_ledger()

@@ -184,6 +184,7 @@ class TestSettling:
         assert (taken <= np.minimum(own[:, 1] * (1 + 1 / 1800) + 1, most)).all()
         assert taken[1] == 0
         assert 0 < settled.rounding < 0.001
+        assert all("rounding" not in event.meta for event in ledger.history(7))  # of anybody, not theirs
         assert ledger.verify().sound
 
     def test_the_grid_has_every_small_number_and_fits_in_two_bytes(self) -> None:
