@@ -1,5 +1,6 @@
 """Settings follow from validation scores alone, and the test set stays shut until they do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,26 @@ def test_every_file_can_be_read(name: str) -> None:
     own = {method for stage in table.stages for method in stage.methods} | {table.lead}
     assert own == set(table.methods)  # rivals are tuned as the lead is
     assert table.seeds >= 5
+
+
+def tuned_alike(table: Rivals) -> bool:
+    """Whether the last walks that are tried are the same ones for every method, by its own scores."""
+    tried = dict[str, tuple[float, ...]]()
+    for stage in table.stages:
+        for method in stage.methods or table.methods:
+            tried[method] = tuple(stage.grid.get("walk", ()))
+    own = set(table.stages[-1].methods) == set(table.methods)
+    return own and len({tried[method] for method in table.methods}) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["cifar10-last-block", "cifar10-last-block-70-20-10", "sst2-lora", "sst2-lora-70-20-10"]
+)
+def test_fine_tuning_is_tuned_alike_for_every_method(name: str) -> None:
+    table = catalogue.load_rivals(name)
+    assert tuned_alike(table)
+    stage = table.stages[-1]
+    assert not tuned_alike(replace(table, stages=[replace(stage, methods=["sample"])]))
+    poorer = replace(stage, methods=["uniform"], grid={**stage.grid, "walk": list(stage.grid["walk"])[:-1]})
+    rest = replace(stage, methods=[method for method in table.methods if method != "uniform"])
+    assert not tuned_alike(replace(table, stages=[poorer, rest]))
