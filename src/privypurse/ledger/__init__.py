@@ -13,7 +13,9 @@ __getattr__, __dir__ = lazily(
         "ApproximateDP": "privypurse.ledger.lifetime",
         "Ledger": "privypurse.ledger.ledger",
         "Rung": "privypurse.ledger.lifetime",
+        "private_ledger": "privypurse.ledger.private",
+        "row_ids": "privypurse.ledger.private",
     },
 )
 
-__all__ = ["ApproximateDP", "Ledger", "Rung"]
+__all__ = ["ApproximateDP", "Ledger", "Rung", "private_ledger", "row_ids"]

@@ -1,0 +1,159 @@
+"""A party's own ledger: made once with its people, joined by who is new, never begun anew beside its remains."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import privypurse as pp
+from privypurse.ledger import private, private_ledger, row_ids
+from privypurse.ledger.private import ladder_for
+
+IDS = np.array([f"P{number}" for number in range(9)])
+EPSILON = np.array([0.5, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0])
+
+
+def budgets(epsilon: object = EPSILON, ids: object = IDS, delta: float = 1e-5) -> pp.Budgets:
+    return pp.Budgets(epsilon, delta=delta, person=ids)
+
+
+def granted(ledger: pp.Ledger, ids: object = IDS) -> list[float]:
+    return [ledger.rungs[rung].epsilon for rung in ledger.members(ids).rung]
+
+
+def spend(ledger: pp.Ledger, who: list[str], units: int) -> None:
+    charge = np.full((1, ledger.lifetime.columns), units)
+    ledger.charge(f"run {ledger.show().entries}", ledger.members(who), charge, np.zeros(len(who), dtype=int))
+
+
+def test_everybody_joins_once_and_keeps_what_they_spent(tmp_path: Path) -> None:
+    ledger = private_ledger(tmp_path / "home", budgets(), purpose="to find a cure")
+    assert granted(ledger) == EPSILON.tolist()
+    spend(ledger, ["P3"], 1000)
+    more = budgets(np.append(EPSILON, 1.5), np.append(IDS, "new"))
+    again = private_ledger(tmp_path / "home", more)
+    assert again.id == ledger.id
+    assert granted(again, ["P3", "new"]) == [1.0, 1.0]  # 1.5 is rounded down to a rung
+    left = again.balances(again.members(["P3", "P4"]))
+    assert left[0] == left[1] - 1000
+    again.withdraw(["P4"])
+    assert private_ledger(tmp_path / "home", more).balances(again.members(["P4"])).tolist() == [0]
+    assert again.verify().problems == []
+
+
+def test_only_the_owner_may_look(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        private_ledger(tmp_path / "home", budgets())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "home").stat().st_mode) == 0o700
+    files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "home").iterdir()}
+    assert files == dict.fromkeys(("purses.db", "purses.key", "purses.anchor"), 0o600)
+
+
+@pytest.mark.parametrize(
+    "epsilon",
+    [
+        np.array([0.1, 1.0, 5.0]),
+        np.linspace(0.1, 5, 400),
+        np.random.default_rng(0).pareto(1.5, 1000) + 0.1,
+        np.append(np.full(100, 0.2), np.geomspace(0.2, 0.3, 9)),
+    ],
+    ids=["few", "even", "pareto", "narrow"],
+)
+def test_rounding_down_to_eight_rungs_costs_at_most_one_step(epsilon: np.ndarray) -> None:
+    ladder = ladder_for(epsilon)
+    assert ladder.size <= 8
+    assert np.isin(ladder, epsilon).all()
+    assert (np.diff(ladder) > 0).all()
+    on = np.array([ladder[ladder <= one].max() for one in epsilon])
+    kept = on / epsilon
+    assert kept.max() == 1.0
+    few = np.unique(epsilon).size <= 8
+    assert kept.min() >= (1.0 if few else (epsilon.min() / epsilon.max()) ** (1 / 8) * (1 - 1e-9))
+
+
+def test_who_grants_less_than_there_is_cannot_join(tmp_path: Path) -> None:
+    private_ledger(tmp_path, budgets())
+    with pytest.raises(pp.InvalidInput, match=r"person new grants ε = 0.2, less than the lowest rung"):
+        private_ledger(tmp_path, budgets([0.2], ["new"]))
+    with pytest.raises(pp.InvalidInput, match=r"grants δ = 1e-06.*promise δ = 1e-05"):
+        private_ledger(tmp_path, budgets(delta=1e-6))
+    with pytest.raises(pp.InvalidInput, match="adversary is 'public'"):
+        private_ledger(tmp_path, budgets(), adversary="public")
+    with pytest.raises(pp.InvalidInput, match="knows people by id"):
+        private_ledger(tmp_path, pp.Budgets(EPSILON))
+
+
+def test_everybody_has_at_least_the_delta_of_the_ledger(tmp_path: Path) -> None:
+    each = pp.Budgets(EPSILON, delta=np.append(np.full(8, 1e-4), 1e-6), person=IDS)
+    assert {rung.delta for rung in private_ledger(tmp_path, each).rungs} == {1e-6}
+
+
+def test_rows_of_changed_data_are_no_new_people(tmp_path: Path) -> None:
+    ledger = private_ledger(tmp_path, budgets(ids=row_ids("abc", 9)), by_row=True)
+    assert private_ledger(tmp_path, budgets(ids=row_ids("abc", 9)), by_row=True).id == ledger.id
+    for changed in (row_ids("abd", 9), row_ids("abc", 10)[1:]):
+        with pytest.raises(pp.InvalidInput, match="made for other rows"):
+            private_ledger(tmp_path, budgets(ids=changed), by_row=True)
+    assert ledger.show().entries == 2
+
+
+def test_an_older_copy_or_a_missing_one_is_refused(tmp_path: Path) -> None:
+    ledger = private_ledger(tmp_path, budgets())
+    shutil.copy(tmp_path / "purses.db", tmp_path / "old")
+    spend(ledger, ["P3"], 1000)
+    new = (tmp_path / "purses.db").read_bytes()
+    for broken, said in (
+        (lambda: shutil.copy(tmp_path / "old", tmp_path / "purses.db"), "old or forked copy"),
+        ((tmp_path / "purses.db").unlink, "missing beside its anchor"),
+    ):
+        broken()
+        with pytest.raises(pp.InvalidInput, match=said):
+            private_ledger(tmp_path, budgets())
+    (tmp_path / "purses.db").write_bytes(new)
+    (tmp_path / "purses.anchor").unlink()
+    with pytest.raises(pp.InvalidInput, match=r"purses\.anchor is missing"):
+        private_ledger(tmp_path, budgets())
+
+
+def test_one_that_was_killed_while_it_was_made_is_made_whole(tmp_path: Path) -> None:
+    """Before its people joined, before it had its name, and before its anchor."""
+    for place in ("Ledger.join", "private.os.link", "Ledger.write_anchor"):
+        code = f"""
+import os
+import numpy as np
+import privypurse as pp
+from privypurse.ledger import private
+from privypurse.ledger.ledger import Ledger
+def die(*_, **__): os.kill(os.getpid(), 9)
+{place} = die
+private.private_ledger({str(tmp_path / place)!r}, pp.Budgets([1.0, 2.0], person=["a", "b"]))
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
+        assert done.returncode == -9, done.stderr
+        ledger = private_ledger(tmp_path / place, budgets([1.0, 2.0], ["a", "b"]))
+        assert granted(ledger, ["a", "b"]) == [1.0, 2.0]
+        assert ledger.verify().problems == []
+
+
+def test_two_who_make_it_at_once_have_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second comes after the first has made it and before it looks again."""
+    real = private._make
+
+    def late(home: Path, *rest: object) -> None:
+        real(home, *rest)  # type: ignore[arg-type]
+        real(home, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(private, "_make", late)
+    ledger = private_ledger(tmp_path, budgets())
+    assert granted(ledger) == EPSILON.tolist()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["purses.anchor", "purses.db", "purses.key"]
