@@ -85,6 +85,8 @@ class Database:
     def writer(self) -> Iterator[Connection]:
         with self._told(f"written; {_HELD}"), self.engine.connect() as plain:
             connection = plain.execution_options(privypurse_writer=True)
+            if self.path is None:  # whatever the server's default: each statement sees what the writer before wrote
+                connection = connection.execution_options(isolation_level="READ COMMITTED")
             with connection.begin():
                 if self.path is None:
                     connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS})

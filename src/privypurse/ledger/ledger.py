@@ -15,7 +15,7 @@ from privypurse.errors import InvalidInput
 from privypurse.ledger import entries, history, keys, people, runs, standing
 from privypurse.ledger.consent_tables import Difference, read_consents
 from privypurse.ledger.history import Event, Run
-from privypurse.ledger.lifetime import ApproximateDP, added, holds
+from privypurse.ledger.lifetime import ApproximateDP, added, checked_charges, holds
 from privypurse.ledger.opened import OpenLedger
 from privypurse.ledger.people import Consent, Members
 from privypurse.ledger.receipts import Receipt, receipt_of
@@ -148,7 +148,7 @@ class Ledger(OpenLedger):
 
     def caps(self, charges: Any, at_most: float | None) -> IntArray:
         """The public cap of a run with this public table of charges: int64 [rungs, columns] (see `Lifetime.caps`)."""
-        return self.lifetime.caps(np.asarray(charges, dtype=np.int64), at_most)
+        return self.lifetime.caps(checked_charges(charges, self.lifetime.columns), at_most)
 
     def balances(self, members: Members) -> IntArray:
         """What each may still be charged at the order of their own rung, in units; 0 for who has left. Sensitive."""

@@ -232,7 +232,7 @@ def _refuse_if_people_were_lost(connection: Connection) -> None:
 
 def _recorded(consent: Consent) -> dict[str, Any]:
     said = {"purpose": consent.purpose, "recorded_by": consent.recorded_by, "valid_until": consent.valid_until}
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in said.items() if value not in (None, "")}  # 0 is a moment, in 1970
 
 
 def add(connection: Connection, first: int, keyed: Sequence[bytes]) -> dict[str, Any]:

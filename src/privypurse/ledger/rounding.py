@@ -24,23 +24,31 @@ def grid(fineness: int) -> IntArray:
     return frozen(np.array([*values, CEILING], dtype=np.int64))
 
 
-def rounded_up(cost: Sequence[IntArray], held: Sequence[IntArray]) -> tuple[list[IntArray], Values, list[int]]:
-    """For each column the charges there are, everybody's place among them, and the most that rounding took.
+def rounded_up(cost: Sequence[IntArray], held: Sequence[IntArray]) -> tuple[list[IntArray], Values, list[IntArray]]:
+    """For each column the charges there are, everybody's place among them, and what rounding took of everybody.
 
     A charge becomes the next value of the grid, or all that was reserved if that is less: never above what was
     reserved, and 1/1800 above the charge at most (more only where all of that would be more than 65,534 values).
     """
-    tables, places, lost = [], [], []
+    tables, places, taken = [], [], []
     for own, most in zip(cost, held, strict=True):
-        fineness = _FINEST
-        while True:
-            values = grid(fineness)
-            charged = np.minimum(values[np.searchsorted(values, own)], most)
-            table, place = np.unique(charged, return_inverse=True)
-            if table.size <= MOST_CLASSES:
-                break
-            fineness //= 2
+        charged, table = _charged(own, most)
         tables.append(table)
-        places.append(np.where(charged == 0, NOTHING, place).astype(np.uint16))
-        lost.append(int((charged - own).max(initial=0)))
-    return tables, np.stack(places), lost
+        places.append(np.where(charged == 0, NOTHING, np.searchsorted(table, charged)).astype(np.uint16))
+        taken.append(charged - own)
+    return tables, np.stack(places), taken
+
+
+def _charged(own: IntArray, most: IntArray) -> tuple[IntArray, IntArray]:
+    """Everybody's charge, and the values above 0 that occur, at most 65,534."""
+    fineness = _FINEST
+    while fineness:
+        values = grid(fineness)
+        charged = np.minimum(values[np.searchsorted(values, own)], most)
+        table = np.unique(charged)
+        table = table[np.searchsorted(table, 1) :]
+        if table.size <= MOST_CLASSES:
+            return charged, table
+        fineness //= 2
+    charged = np.where(own > 0, most, 0)  # as many values as there were classes to reserve by
+    return charged, np.unique(charged[charged > 0])

@@ -194,11 +194,15 @@ def settle(
     order, meta = np.argsort(reserved.numbers, kind="stable"), {**said, "request": request, "rounding": 0.0}
     written, classes = values[None].astype(np.uint16), table.astype("<i8").tobytes()
     if len(table) > MOST_CLASSES:
-        parts, written, lost = rounded_up(cost, held)
+        parts, written, taken = rounded_up(cost, held)
         classes = np.concatenate(parts).astype("<i8").tobytes()
-        limits = [rung.limit for rung in lifetime.rungs]
         meta |= {"lengths": [part.size for part in parts]}
-        meta["rounding"] = max((most / limit for most, limit in zip(lost, limits, strict=False)), default=0.0)
+        # At the order of a rung below their own people may have paid more than that rung holds: it limits them not.
+        shares = [
+            float(lost[most <= rung.limit].max(initial=0)) / rung.limit
+            for rung, lost, most in zip(lifetime.rungs, taken, held, strict=False)
+        ]
+        meta["rounding"] = max(shares)
     entries.append(
         connection,
         "settle",

@@ -80,7 +80,7 @@ class Standing:
     def _apply(self, entry: Entry, at: IntArray | slice, values: Values) -> None:
         match entry.kind:
             case "join" | "consent":
-                self._grant(at, values[0], int(entry.meta.get("valid_until") or NEVER))
+                self._grant(at, values[0], int(entry.meta.get("valid_until", NEVER)))
             case "withdraw" | "forget" | "freeze":
                 listed = values[0] != UNLISTED
                 self.status[at] |= np.where(listed, _STATUS[entry.kind], 0).astype(np.uint8)

@@ -266,7 +266,7 @@ class _Block:
             case "join" | "consent":
                 self.rung[listed] = values[0][listed]
                 self.gone[listed] = False
-                self.until[listed] = entry.meta.get("valid_until") or np.iinfo(np.int64).max
+                self.until[listed] = entry.meta.get("valid_until", np.iinfo(np.int64).max)
             case "withdraw" | "forget":
                 self.gone |= listed
             case "freeze":

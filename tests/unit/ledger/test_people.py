@@ -158,6 +158,17 @@ def test_a_grant_that_has_ended_before_it_is_given_is_refused(
         ledger.change(["a"], 0.5, valid_until=ended)
 
 
+def test_a_table_whose_consents_have_ended_allows_nothing(ledger: pp.Ledger, tmp_path: Path) -> None:
+    """Also where they ended at the very second from which clocks count."""
+    rows = "a,1,1970-01-01\nb,1,1969-12-31\nc,1,2001-02-03\n"
+    (tmp_path / "ended.csv").write_text(f"person,epsilon,valid_until\n{rows}")
+    ledger.import_table(tmp_path / "ended.csv", dry_run=False)
+    people = ledger.members(["a", "b", "c"])
+    assert ledger.balances(people).tolist() == [0, 0, 0]
+    assert not ledger.charge("one", people, ONE, [0, 0, 0]).admitted.any()
+    assert ledger.verify().sound
+
+
 def test_history_is_of_one_person_alone(ledger: pp.Ledger) -> None:
     ledger.join(["a", "b"], [0.5, 1.0], purpose="research", recorded_by="desk")
     ledger.reserve("one", ledger.members(["a", "b"]), np.array([[5, 6, 7], [1, 2, 3]]), [0, 1]).settle()

@@ -119,6 +119,16 @@ def test_of_many_writers_at_once_one_is_paid(ledger: pp.Ledger, url: str) -> Non
     assert ledger.verify().problems == []
 
 
+def test_whatever_isolation_is_the_servers_default_writers_see_each_other(ledger: pp.Ledger, url: str) -> None:
+    """With a view from before it had the lock a writer would find the purse full, and its number taken."""
+    with ledger._database.engine.connect() as connection:
+        for setting in ("default_transaction_isolation TO 'repeatable read'", "synchronous_commit TO 'off'"):
+            connection.execute(sa.text(f"ALTER DATABASE purses SET {setting}"))
+        connection.commit()
+    ledger._database.engine.dispose()
+    test_of_many_writers_at_once_one_is_paid(ledger, url)
+
+
 def test_histories(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = pp.Ledger.create(postgres_server.database(server, "first"), histories.GRANTS, key=histories.KEY)
     first.join([f"filler {number}" for number in range(histories.FILLERS)], 1.0)

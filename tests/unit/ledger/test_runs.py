@@ -187,6 +187,28 @@ class TestSettling:
         assert all("rounding" not in event.meta for event in ledger.history(7))  # of anybody, not theirs
         assert ledger.verify().sound
 
+    def test_where_too_many_kinds_were_reserved_all_of_it_is_charged(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rounding, "MOST_CLASSES", 4)
+        held = np.array([10, 20, 30, 40, 10, 20, 30, 40])
+        own = np.array([10, 20, 30, 40, 1, 0, 17, 2])
+        tables, places, taken = rounding.rounded_up([own], [held])
+        charged = np.append(tables[0], 0).take(places[0], mode="clip")
+        assert tables[0].size <= 4
+        assert ((own <= charged) & (charged <= held)).all()
+        assert charged[5] == 0
+        assert (taken[0] == charged - own).all()
+
+    def test_rounding_is_told_of_the_purses_that_it_took_from(
+        self, joined: pp.Ledger, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At the order of a rung below her own cy pays for more than that rung holds, which limits her not."""
+        limit = joined.rungs[2].limit
+        beyond = np.array([[10**5 * joined.rungs[0].limit, limit // 2, limit // 2]])
+        run = joined.reserve("one", joined.members(["cy"]), beyond, [0])
+        assert run.admitted.all()
+        monkeypatch.setattr(runs, "MOST_CLASSES", 0)
+        assert 0 < run.settle(beyond // 3 + 1, [0]).rounding < 1 / 1800
+
     def test_the_grid_has_every_small_number_and_fits_in_two_bytes(self) -> None:
         grid = rounding.grid(1800)
         assert grid[:1800].tolist() == list(range(1800))
