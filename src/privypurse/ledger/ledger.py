@@ -12,7 +12,8 @@ from privypurse.accounting.releases import ClientSampled, Release
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.budgets.person_ids import ids_of, texts_of
 from privypurse.errors import InvalidInput
-from privypurse.ledger import entries, history, keys, people, runs, standing
+from privypurse.ledger import begun, entries, history, keys, people, runs, standing
+from privypurse.ledger.begun import Begun
 from privypurse.ledger.consent_tables import Difference, read_consents
 from privypurse.ledger.history import Event, Run
 from privypurse.ledger.lifetime import ApproximateDP, added, checked_charges, holds
@@ -48,13 +49,14 @@ class Reservation:
         """For each member whether they still take part: admitted, and not withdrawn, expired or lowered since."""
         return self.ledger._still_standing(self.reserved)
 
-    def settle(self, charges: Any = None, class_of: Any = None) -> Settled:
+    def settle(self, charges: Any = None, class_of: Any = None, holder: str | None = None) -> Settled:
         """Charge what was really taken: ``charges`` [classes, columns], ``class_of`` for each member, -1 for nothing.
 
         Nobody's charge may exceed what was reserved at any column. Without arguments everything reserved is charged.
+        ``holder`` has to be the one that the run's steps are handed to, where they are (`Ledger.take_over`).
         Idempotent: the same again does nothing, anything else is an error.
         """
-        return self.ledger._settle(self.reserved, charges, class_of, {})
+        return self.ledger._settle(self.reserved, charges, class_of, {}, holder)
 
 
 class Ledger(OpenLedger):
@@ -126,6 +128,18 @@ class Ledger(OpenLedger):
         """People by id, as numbers. Unknown and doubled ids are errors; who has withdrawn is not."""
         with self._reading() as connection:
             return people.members(connection, self.id, self.lifetime, ids, keys.required(self._key))
+
+    def numbered(self, numbers: Any) -> Members:
+        """People by the numbers that `members` gave them before; an id is always the same number."""
+        with self._reading() as connection:
+            return people.numbered(connection, self.id, self.lifetime, numbers, self._key)
+
+    def consenting(self, members: Members) -> AnyArray:
+        """For each whether their consent is in force: joined, and not withdrawn, forgotten, ended or frozen."""
+        self._require_ours(members)
+        with self._reading() as connection:
+            stand, places = people.of(connection, self.lifetime, members.numbers, self._key)
+            return np.asarray(stand.active(self._time())[places])
 
     def knows(self, person: Any) -> bool:
         """Whether this person ever joined."""
@@ -258,9 +272,35 @@ class Ledger(OpenLedger):
             reserved = Reserved(reserved.entry, members.numbers, reserved.values[place], repeated=True)
         return self._settle(reserved, charges, class_of, {"recovered": True})
 
-    def _settle(self, reserved: Reserved, charges: Any, class_of: Any, said: dict[str, Any]) -> Settled:
+    def _settle(
+        self, reserved: Reserved, charges: Any, class_of: Any, said: dict[str, Any], holder: str | None = None
+    ) -> Settled:
         with self._writing() as connection:
+            if holder is not None:
+                begun.require_holder(connection, str(reserved.entry.run), holder)
             return runs.settle(connection, self.lifetime, reserved, charges, class_of, said)
+
+    def take_over(self, run_id: str, holder: str, known: Sequence[str] = ()) -> int:
+        """Hand the steps, or rounds, of a reserved run to ``holder`` from now on; how many have begun before.
+
+        ``holder`` is a new random name for every process that works on the run, kept beside what it goes on from
+        before this is called; ``known`` are those kept there. A run that went on from another copy is refused.
+        """
+        with self._writing() as connection:
+            return begun.take_over(connection, run_id, holder, known)
+
+    def begin(self, run_id: str, holder: str, count: int) -> None:
+        """Say that ``count`` steps, or rounds, of the run have begun; before they are released.
+
+        Refused if somebody else has taken it over. Fewer than before gives back what will never be released.
+        """
+        with self._writing() as connection:
+            begun.begin(connection, run_id, holder, count)
+
+    def begun(self, run_id: str) -> Begun | None:
+        """How many steps, or rounds, of a run have begun at most; None where they are not counted here."""
+        with self._reading() as connection:
+            return begun.of(connection, run_id)
 
     def _still_standing(self, reserved: Reserved) -> AnyArray:
         with self._reading() as connection:

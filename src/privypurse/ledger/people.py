@@ -175,6 +175,18 @@ def members(connection: Connection, ledger: str, lifetime: Lifetime, ids: Any, k
     return Members(ledger, frozen(numbers), frozen(stand.rung[places].astype(np.int8)))
 
 
+def numbered(connection: Connection, ledger: str, lifetime: Lifetime, numbers: Any, key: Key | None) -> Members:
+    """People by numbers that they were given before."""
+    each = np.asarray(numbers).astype(np.int64)
+    if not each.size or each.min() < 0 or each.max() >= count(connection) or np.unique(each).size < each.size:
+        raise InvalidInput(
+            "numbers are not those of people in this ledger, each once; is it an older copy, or another one than "
+            "they were looked up in?"
+        )
+    stand, places = of(connection, lifetime, each, key)
+    return Members(ledger, frozen(each), frozen(stand.rung[places].astype(np.int8)))
+
+
 def grant(
     connection: Connection, lifetime: Lifetime, ids: Any, epsilon: Any, consent: Consent, key: Key, *, joining: bool
 ) -> None:
