@@ -23,6 +23,7 @@ from scipy import special
 from privypurse.accounting import gdp
 from privypurse.accounting.accountant import ROUND_UP
 from privypurse.accounting.rdp import ORDERS, randomised_response
+from privypurse.accounting.sampled_gaussian import TINY
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.errors import InvalidInput, PrivyPurseError
 
@@ -41,7 +42,7 @@ class GaussianCurrency:
 
     def gaussian(self, ratio: FloatArray) -> FloatArray:
         """The cost, rounded up, of a contribution of ``ratio`` times the standard deviation of the noise on it."""
-        return np.asarray(ratio, dtype=np.float64) ** 2 * ROUND_UP
+        return _square(ratio) * ROUND_UP
 
     def pure(self, epsilon: float) -> FloatArray:
         """The cost of an ε-DP release with δ = 0, rounded up: ε-DP implies μ-GDP with μ = 2Φ⁻¹(e^ε/(1+e^ε)).
@@ -50,8 +51,8 @@ class GaussianCurrency:
         errors are 1/(1+e^ε). That of μ-GDP goes through the same three points and is convex, so it lies below.
         """
         # The same number in two ways: each keeps its digits where the other would round them off.
-        small = math.sqrt(2) * special.erfinv(math.tanh(min(epsilon, 1.0) / 2))
-        return np.asarray((2 * (small if epsilon < 1 else -special.ndtri(special.expit(-epsilon)))) ** 2 * ROUND_UP)
+        small = max(math.sqrt(2) * special.erfinv(math.tanh(min(epsilon, 1.0) / 2)), TINY)
+        return _square(2 * (small if epsilon < 1 else -special.ndtri(special.expit(-epsilon)))) * ROUND_UP
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class ConcentratedCurrency:
         return _by_pair(epsilon, delta, _zcdp_within)
 
     def gaussian(self, ratio: FloatArray) -> FloatArray:
-        return np.asarray(ratio, dtype=np.float64) ** 2 / 2 * ROUND_UP
+        return _square(ratio) / 2 * ROUND_UP
 
     def pure(self, epsilon: float) -> FloatArray:
-        return np.asarray(epsilon**2 / 2 * ROUND_UP)
+        return _square(epsilon) / 2 * ROUND_UP
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,10 +89,17 @@ class RenyiCurrency:
 
     def gaussian(self, ratio: FloatArray) -> FloatArray:
         """Mironov (2017, arXiv 1702.07476), Proposition 7: α · ratio² / 2."""
-        return self.order * np.asarray(ratio, dtype=np.float64) ** 2 / 2 * ROUND_UP
+        return self.order * _square(ratio) / 2 * ROUND_UP
 
     def pure(self, epsilon: float) -> FloatArray:
-        return randomised_response(epsilon, self.order) * ROUND_UP
+        return np.maximum(randomised_response(epsilon, self.order), TINY) * ROUND_UP
+
+
+def _square(value: FloatArray | float) -> FloatArray:
+    """Never 0 but for 0: a cost that is too small for a float is rounded up to one. ∞ where it is too large."""
+    each = np.asarray(value, dtype=np.float64)
+    with np.errstate(over="ignore", under="ignore"):
+        return np.where(each == 0, 0.0, np.maximum(each**2, 2 * TINY))
 
 
 def renyi_purse(order: FloatArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:

@@ -81,7 +81,11 @@ class RDP:
         return made_of(release, SampledGaussian, Gaussian, PureDP)
 
     def curves(self, releases: Sequence[Release]) -> FloatArray:
-        """One row for each release: its Rényi divergence at every order, rounded up."""
+        """One row for each release: its Rényi divergence at every order, rounded up.
+
+        0 for who takes no part, and never for anybody else: what is too small for a float is rounded up to one.
+        ∞ where it is too large.
+        """
         pairs = sorted(
             {
                 (leaf.rate, leaf.noise_multiplier)
@@ -95,9 +99,16 @@ class RDP:
         return np.array([self._curve(release, steps) for release in releases]).reshape(-1, self.orders.size)
 
     def _curve(self, release: Release, steps: Mapping[tuple[float, float], FloatArray]) -> FloatArray:
+        if costs_nothing(release):
+            return np.zeros(self.orders.size)
+        with np.errstate(over="ignore"):  # ∞ is a bound too
+            return np.maximum(self._composed(release, steps), sampled_gaussian.TINY)
+
+    def _composed(self, release: Release, steps: Mapping[tuple[float, float], FloatArray]) -> FloatArray:
         match release:
-            case Gaussian(noise_multiplier, count):  # Mironov (2017, arXiv 1702.07476), Proposition 7
-                return count * self.orders / (2 * noise_multiplier**2) * ROUND_UP
+            case Gaussian(noise_multiplier, count):  # as a sampled step at rate 1
+                one = sampled_gaussian.rdp(np.ones(1), np.array([noise_multiplier]), self.orders)[0]
+                return np.asarray(count * one * ROUND_UP)
             case SampledGaussian(rate, noise_multiplier, count):
                 return count * steps[rate, noise_multiplier] * ROUND_UP
             case PureDP(epsilon, count):
@@ -107,8 +118,7 @@ class RDP:
             case SampledRound(rate, inner, count):
                 return count * sampled_round(self._curve(inner, steps), self.orders, rate) * ROUND_UP
             case Composed(releases):  # Mironov (2017), Proposition 1
-                parts = [self._curve(part, steps) for part in releases]
-                return np.asarray(np.sum(parts, axis=0) * ROUND_UP if parts else np.zeros(self.orders.size))
+                return np.asarray(np.sum([self._curve(part, steps) for part in releases], axis=0) * ROUND_UP)
 
     def epsilons(
         self, releases: Sequence[Release], delta: FloatArray | float, progress: Progress | None = None

@@ -21,6 +21,10 @@ _TAIL = 12.0  # standard deviations beyond which the trapezoidal sum is cut; Φ(
 _DISCRETISATION = 36.0  # aim for a relative discretisation error of e^-36 = 2e-16
 _USELESS = 30.0  # nats a step: an order that costs this much never gives the best ε
 _MOST_NODES = 20_000  # beyond this (σ below about 0.03) the chord alone has to do
+_MOST_NOISE = 1e150  # whose square a float holds; more noise costs no more, and is charged as this
+_LEAST_NOISE = 1e-150  # below it a step costs more than a float holds
+TINY = float(np.finfo(np.float64).tiny)
+"""The smallest float with all its digits: what costs anything at all costs this much at least."""
 
 
 def rdp(rates: FloatArray, noise_multipliers: FloatArray, orders: FloatArray) -> FloatArray:
@@ -29,16 +33,18 @@ def rdp(rates: FloatArray, noise_multipliers: FloatArray, orders: FloatArray) ->
     ``rates`` in [0, 1] and ``noise_multipliers`` > 0 have the same length; ``orders`` > 1 are ascending.
     """
     q = np.asarray(rates, dtype=np.float64)
-    sigma = np.asarray(noise_multipliers, dtype=np.float64)
+    sigma = np.minimum(np.asarray(noise_multipliers, dtype=np.float64), _MOST_NOISE)
     alpha = np.asarray(orders, dtype=np.float64)
-    out = np.empty((q.size, alpha.size))
-    # Unsampled: a plain Gaussian, α / 2σ² (Mironov 2017, Proposition 7). Rate 0: nothing happens.
-    out[:] = np.where((q == 0)[:, None], 0.0, alpha / (2 * sigma**2)[:, None] * (1 + 4 * _UNIT))
-    inner = np.flatnonzero((q > 0) & (q < 1))
+    held = sigma >= _LEAST_NOISE
+    out = np.full((q.size, alpha.size), np.inf)
+    # Unsampled: a plain Gaussian, α / 2σ² (Mironov 2017, Proposition 7).
+    out[held] = alpha / (2 * sigma[held] ** 2)[:, None] * (1 + 4 * _UNIT)
+    inner = np.flatnonzero((q > 0) & (q < 1) & held)
     if inner.size:
         # Amplification never costs more than no sampling at all.
         out[inner] = np.minimum(out[inner], _log_moments(q[inner], sigma[inner], alpha) / (alpha - 1.0))
-    return out
+    # Rate 0: nothing happens. Any other costs something, however little a float can tell of it.
+    return np.where((q == 0)[:, None], 0.0, np.maximum(out, TINY))
 
 
 def _log_moments(q: FloatArray, sigma: FloatArray, alpha: FloatArray) -> FloatArray:

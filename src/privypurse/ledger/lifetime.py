@@ -187,7 +187,7 @@ class Lifetime:
         all_orders = ORDERS if any(holds(release, SampledRound) for release in releases) else np.empty(0)
         accountant = RDP(orders=np.unique(np.concatenate([orders, all_orders])))
         curves: FloatArray = accountant.curves(releases)[:, np.searchsorted(accountant.orders, orders)]
-        return never_lost(units_up(curves), releases)
+        return never_lost(units_up(np.minimum(curves, float(CEILING))), releases)  # ∞ is above every limit too
 
     def caps(self, charges: IntArray, at_most: float | None) -> IntArray:
         """[rung, column]: the public cap of a run with this public table of charges.
