@@ -24,8 +24,8 @@ def _import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--list", action="store_true", help="also say for whom, by id")
 
 
-def _said_options(command: argparse.ArgumentParser, when: str) -> None:
-    command.add_argument("--purpose", default="", help=f"what the data are for, in words or as a DPV term; {when}")
+def _said_options(command: argparse.ArgumentParser, when: str, said: str | None = "") -> None:
+    command.add_argument("--purpose", default=said, help=f"what the data are for, in words or as a DPV term; {when}")
     command.add_argument("--recorded-by", default="", metavar="WHO", help=f"who recorded the consent; {when}")
 
 
@@ -42,7 +42,9 @@ def _import(options: argparse.Namespace, console: Console) -> None:
             dry_run=options.dry_run,
         )
         say(console, f"{table}: {difference}")
-        for what in ("joining", "returning", "raising", "lowering", "left") if options.list else ():
+        for what in (
+            ("joining", "returning", "raising", "lowering", "renewing", "left", "ended") if options.list else ()
+        ):
             for person in getattr(difference, what):
                 say(console, f"  {what}: {person}")
     if options.dry_run:
@@ -54,13 +56,16 @@ def _consent_options(command: argparse.ArgumentParser) -> None:
     what = command.add_mutually_exclusive_group(required=True)
     what.add_argument("--epsilon", type=float, metavar="ε", help="one of the ledger's rungs: raises or lowers")
     what.add_argument("--withdraw", action="store_true", help="nothing more is charged; what is spent stays spent")
+    what.add_argument("--merge", metavar="ID", help="another id of the same person: refused, with the reason")
     command.add_argument("--join", action="store_true", help="somebody new, whom the ledger does not know yet")
-    command.add_argument("--valid-until", metavar="DATE", help="such as 2030-12-31 (default: until withdrawn)")
-    _said_options(command, "kept with the consent")
+    command.add_argument("--valid-until", metavar="DATE", help="such as 2030-12-31, or 'until withdrawn'")
+    _said_options(command, "kept with the consent", said=None)
 
 
 def _consent(options: argparse.Namespace, console: Console) -> None:
     ledger = open_ledger(options)
+    if options.merge is not None:
+        ledger.merge(options.person, options.merge)
     if options.withdraw:
         if options.join:
             raise pp.InvalidInput("--join goes with --epsilon, not with --withdraw; leave one of the two out")
@@ -69,14 +74,11 @@ def _consent(options: argparse.Namespace, console: Console) -> None:
         return
     before = _granted(ledger, options.person)
     _refuse_wrong_join(options, before)
-    grant = ledger.join if before is None or before.left else ledger.change
-    grant(
-        [options.person],
-        options.epsilon,
-        purpose=options.purpose,
-        valid_until=options.valid_until,
-        recorded_by=options.recorded_by,
-    )
+    said = {"valid_until": options.valid_until, "recorded_by": options.recorded_by}
+    if before is None or before.left:
+        ledger.join([options.person], options.epsilon, purpose=options.purpose or "", **said)
+    else:
+        ledger.change([options.person], options.epsilon, purpose=options.purpose, **said)
     say(console, _recorded(before, options.epsilon))
 
 
@@ -162,9 +164,10 @@ COMMANDS = {
     "import": Command(
         "take consents from tables",
         """
-Take consents from .csv or .parquet files: who is new joins, who has another ε than before is raised or lowered.
-Columns purpose, valid_until and recorded_by are read where there are such. Nobody leaves by being absent: see
-`consent --withdraw`. The records that a consent form gives are such files, and many can be named at once.
+Take consents from .csv or .parquet files: who is new joins, who has another ε than before is raised or lowered, who
+has another purpose or end with the same ε renews. Columns purpose, valid_until and recorded_by are read where there
+are such; where the table says nothing of them they stay. Nobody leaves by being absent: see `consent --withdraw`.
+The records that a consent form gives are such files, and many can be named at once.
 
   privypurse ledger import people.csv --person customer_id --purpose "to plan bus lines" --dry-run
   privypurse ledger import forms/*.csv
@@ -175,12 +178,12 @@ Columns purpose, valid_until and recorded_by are read where there are such. Nobo
     "consent": Command(
         "record what one person says",
         """
-Record what one person says: that they allow another ε than before, or that they withdraw. Somebody new needs --join,
-so that a mistyped id becomes no new person with a full purse. Lowered below what is spent already, nothing more is
-charged.
+Record what one person says: that they allow another ε than before, or the same one for longer or for something else,
+or that they withdraw. Purpose and end stay as they were where they are not given. Somebody new needs --join, so that
+a mistyped id becomes no new person with a full purse. Lowered below what is spent already, nothing more is charged.
 
   privypurse ledger consent --join --person C0431 --epsilon 1 --purpose "to plan bus lines" --recorded-by "desk 4"
-  privypurse ledger consent --person C0431 --epsilon 2
+  privypurse ledger consent --person C0431 --epsilon 2 --valid-until 2030-12-31
   privypurse ledger consent --person C0431 --withdraw
 """,
         _consent_options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -12,13 +12,14 @@ from privypurse.accounting.releases import ClientSampled, Release
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.budgets.person_ids import ids_of, texts_of
 from privypurse.errors import InvalidInput
-from privypurse.ledger import begun, entries, history, keys, people, runs, standing
+from privypurse.ledger import begun, consents, entries, history, keys, people, runs, standing
 from privypurse.ledger.begun import Begun
 from privypurse.ledger.consent_tables import Difference, read_consents
+from privypurse.ledger.consents import Consent
 from privypurse.ledger.history import Event, Run
 from privypurse.ledger.lifetime import ApproximateDP, added, checked_charges, holds
 from privypurse.ledger.opened import OpenLedger
-from privypurse.ledger.people import Consent, Members
+from privypurse.ledger.people import Members
 from privypurse.ledger.receipts import Receipt, receipt_of
 from privypurse.ledger.runs import Request, Reserved, Settled
 
@@ -77,26 +78,34 @@ class Ledger(OpenLedger):
         self._grant(ids, epsilon, Consent.of(purpose, valid_until, recorded_by), joining=True)
 
     def change(
-        self, ids: Any, epsilon: Any, purpose: str = "", valid_until: Any = None, recorded_by: str = ""
+        self, ids: Any, epsilon: Any, purpose: str | None = None, valid_until: Any = None, recorded_by: str = ""
     ) -> None:
-        """People raise or lower their ε to another rung. Who has spent more than the new one holds is kept out."""
+        """People raise or lower their ε to another rung, or renew their consent to the same one.
+
+        Purpose and end are as before where they are not given; ``valid_until="until withdrawn"`` takes an end away.
+        Who has spent more than the new rung holds is kept out.
+        """
         self._grant(ids, epsilon, Consent.of(purpose, valid_until, recorded_by), joining=False)
 
     def _grant(self, ids: Any, epsilon: Any, consent: Consent, *, joining: bool) -> None:
         key = keys.required(self._key)
         with self._writing() as connection:
-            people.refuse_past(consent, entries.time_now(connection))
+            consents.refuse_past(consent, entries.time_now(connection))
             people.grant(connection, self.lifetime, ids, epsilon, consent, key, joining=joining)
 
     def withdraw(self, ids: Any, recorded_by: str = "") -> None:
         """No further charge to these people; a run that is on its way leaves them out from its next step on."""
         with self._writing() as connection:
-            people.leave(connection, "withdraw", ids, keys.required(self._key), Consent.of("", None, recorded_by))
+            people.leave(connection, "withdraw", ids, keys.required(self._key), Consent.of(None, None, recorded_by))
 
     def forget(self, ids: Any, recorded_by: str = "") -> None:
         """Withdraw, and keep no more than the keyed hash of the id and what was spent (pseudonymous, not erased)."""
         with self._writing() as connection:
-            people.leave(connection, "forget", ids, keys.required(self._key), Consent.of("", None, recorded_by))
+            people.leave(connection, "forget", ids, keys.required(self._key), Consent.of(None, None, recorded_by))
+
+    def merge(self, one: Any, other: Any) -> NoReturn:
+        """Refused, with the reason: what two ids spent does not add up where both were in the same release."""
+        people.refuse_merging(*texts_of(ids_of([one, other])))
 
     def import_table(
         self,
@@ -111,17 +120,18 @@ class Ledger(OpenLedger):
     ) -> Difference:
         """Take consents from a CSV or Parquet file or a data frame: who is new joins, who has another ε changes.
 
-        Columns "purpose", "valid_until" and "recorded_by" are read where there are such. Nobody leaves by being
-        absent, and who keeps their ε keeps what was recorded beside it. Who has withdrawn or been forgotten stays
-        out, or a table from before would undo it; ``returning`` brings them back, with what they had spent.
+        Columns "purpose", "valid_until" and "recorded_by" are read where there are such. Another purpose or end with
+        the same ε renews a consent; an empty end is none. Where the table says nothing of them they stay. Nobody
+        leaves by being absent. Who has withdrawn or been forgotten stays out, or a table from before would undo it;
+        ``returning`` brings them back, with what they had spent. Nobody joins by a row whose end is past.
         ``dry_run`` (the default) only says what would happen.
         """
-        consents = read_consents(table, person, epsilon, purpose, recorded_by, returning)
+        rows = read_consents(table, person, epsilon, purpose, recorded_by, returning)
         key = keys.required(self._key)
         with self._reading() if dry_run else self._writing() as connection:
-            difference = consents.difference(connection, self.lifetime, key)
+            difference = rows.difference(connection, self.lifetime, key)
             if not dry_run:
-                consents.write(connection, self.lifetime, key)
+                rows.write(connection, self.lifetime, key)
         return difference
 
     def members(self, ids: Any) -> Members:

@@ -1,4 +1,4 @@
-"""Who is in the ledger: ids become numbers, and consent is given, changed and taken back.
+"""Who is in the ledger: ids become numbers, and consent is given, changed and taken back (`consents` says what with).
 
 Nothing is ever merged: where two ids of one person were in the same release their charges do not add up (two halves
 of an ε = 1 purse on the same counts make more than ε = 1), so two ids stay two people. Who is forgotten leaves the
@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import sqlalchemy as sa
@@ -19,9 +18,10 @@ from sqlalchemy.engine import Connection
 
 from privypurse.arrays import AnyArray, IntArray, frozen
 from privypurse.budgets.person_ids import ids_of, texts_of
-from privypurse.errors import InvalidInput
-from privypurse.ledger import entries, schema, standing
+from privypurse.errors import InvalidInput, Unsupported
+from privypurse.ledger import consents, entries, schema, standing
 from privypurse.ledger.blocks import SIZE, encoded
+from privypurse.ledger.consents import Consent
 from privypurse.ledger.entries import Entry
 from privypurse.ledger.keys import Key
 from privypurse.ledger.lifetime import Lifetime
@@ -46,52 +46,6 @@ class Members:
     @property
     def blocks(self) -> IntArray:
         return np.unique(self.numbers // SIZE)
-
-
-@dataclass(frozen=True)
-class Consent:
-    """What is recorded beside a grant."""
-
-    purpose: str = ""
-    valid_until: int | None = None
-    recorded_by: str = ""
-
-    @classmethod
-    def of(cls, purpose: Any, valid_until: Any, recorded_by: Any) -> Consent:
-        for name, text in (("purpose", purpose), ("recorded_by", recorded_by)):
-            if not isinstance(text, str):
-                raise InvalidInput(f"{name} must be text, not {text!r}")
-        return cls(purpose, microseconds(valid_until), recorded_by)
-
-
-def microseconds(moment: Any) -> int | None:
-    """A time as the ledger keeps it: of a date its beginning, of a time without a zone that in UTC."""
-    match moment:
-        case None | "":
-            return None
-        case str():
-            try:
-                moment = datetime.fromisoformat(moment.strip())
-            except ValueError:
-                raise InvalidInput(f"valid_until is {moment!r}; write a date as 2030-12-31") from None
-        case datetime():
-            pass
-        case date():
-            moment = datetime(moment.year, moment.month, moment.day)
-        case _:
-            raise InvalidInput(f"valid_until is {moment!r}; give a date, a datetime or None")
-    whole: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(whole.timestamp() * 1_000_000)
-
-
-def refuse_past(consent: Consent, now: int) -> None:
-    """Raise for a grant that has ended before it is given."""
-    if consent.valid_until is not None and consent.valid_until <= now:
-        ended, today = (datetime.fromtimestamp(time / 1_000_000, tz=UTC) for time in (consent.valid_until, now))
-        raise InvalidInput(
-            f"valid_until is {ended:%Y-%m-%d %H:%M} UTC, which is past (it is {today:%Y-%m-%d %H:%M} UTC): nothing "
-            "would be allowed; name a later day, or none for a consent that holds until it is withdrawn"
-        )
 
 
 def keyed_ids(ids: Any, key: Key) -> tuple[list[str], list[bytes]]:
@@ -195,13 +149,31 @@ def grant(
     rung = np.broadcast_to(_rungs(lifetime, epsilon, len(texts)), len(texts))
     numbers = numbers_of(connection, keyed)
     _refuse_wrong_state(connection, lifetime, texts, numbers, key, joining=joining)
-    meta: dict[str, Any] = {"change": not joining, **_recorded(consent)}
+    if not joining:
+        _change(connection, texts, numbers, rung, consent)
+        return
+    meta: dict[str, Any] = {"change": False, **consent.after(consents.NEW).meta()}
     new = np.flatnonzero(numbers < 0)
     if new.size:
         first = count(connection)
         numbers[new] = first + np.arange(new.size)
         meta["new"] = add(connection, first, [keyed[place] for place in new.tolist()])
     _append(connection, "join" if new.size else "consent", meta, numbers, rung)
+
+
+def _change(connection: Connection, texts: list[str], numbers: IntArray, rung: IntArray, consent: Consent) -> None:
+    """Another rung for people who are there; what is not said beside it is recorded as it was."""
+    before, which = consents.recorded(connection, numbers)
+    now = [consent.after(one) for one in before]
+    place = {one: number for number, one in enumerate(dict.fromkeys(now))}
+    wholes, time = list(place), entries.time_now(connection)
+    for number, rows in consents.groups(np.array([place[one] for one in now])[which]):
+        whole = wholes[number]
+        if consent.valid_until is None and whole.valid_until is not None and whole.valid_until <= time:
+            ended = _few([texts[place] for place in rows.tolist()])
+            said = f"give valid_until=, a later day or {consents.UNTIL_WITHDRAWN!r}"
+            raise InvalidInput(f"ids: the consent of {ended} has ended by its date; {said}")
+        _append(connection, "consent", {"change": True, **whole.meta()}, numbers[rows], rung[rows])
 
 
 def _rungs(lifetime: Lifetime, epsilon: Any, people: int) -> IntArray:
@@ -242,11 +214,6 @@ def _refuse_if_people_were_lost(connection: Connection) -> None:
         )
 
 
-def _recorded(consent: Consent) -> dict[str, Any]:
-    said = {"purpose": consent.purpose, "recorded_by": consent.recorded_by, "valid_until": consent.valid_until}
-    return {name: value for name, value in said.items() if value not in (None, "")}  # 0 is a moment, in 1970
-
-
 def add(connection: Connection, first: int, keyed: Sequence[bytes]) -> dict[str, Any]:
     """New people, numbered from ``first`` on; what the entry holds of them."""
     mark = "?" if connection.dialect.name == "sqlite" else "%s"
@@ -258,12 +225,22 @@ def add(connection: Connection, first: int, keyed: Sequence[bytes]) -> dict[str,
 def leave(connection: Connection, kind: str, ids: Any, key: Key, consent: Consent) -> None:
     """Withdraw or forget: no further charge. What is spent stays spent."""
     numbers = resolve(connection, ids, key)
-    _append(connection, kind, _recorded(consent), numbers, np.zeros(numbers.size, dtype=np.int64))
+    _append(connection, kind, consent.meta(), numbers, np.zeros(numbers.size, dtype=np.int64))
 
 
 def _append(connection: Connection, kind: str, meta: dict[str, Any], numbers: IntArray, values: AnyArray) -> Entry:
     order = np.argsort(numbers)
     return entries.append(connection, kind, meta, encoded(numbers[order], values[order].astype(np.uint16)[None]))
+
+
+def refuse_merging(one: str, other: str) -> NoReturn:
+    """Two ids of one person stay two purses (docs/ledger.md)."""
+    raise Unsupported(
+        f"{one!r} and {other!r} cannot be merged: what two ids spent does not add up where both were in the same "
+        "release (two halves of an ε = 1 purse, spent on the same counts, come to ε = 1.47), so no purse that was "
+        f"left for both together would be true. Withdraw one of them, and give the rows of both to the other from "
+        "then on; what was promised to the person until then is the ε of both together"
+    )
 
 
 def freeze_everybody(connection: Connection) -> None:

@@ -61,7 +61,7 @@ def test_a_dry_run_shows_the_difference_and_writes_nothing(
     Path("next.csv").write_text("person,epsilon\nC1,1\nC2,0.5\nC3,2\nC4,2\n", encoding="utf-8")
     before = ledger.anchor()
     out = done(capsys, "ledger import next.csv --dry-run --list")
-    assert "1 join, 0 come back, 1 raise, 1 lower, 1 stay as they are" in out
+    assert "1 join, 0 come back, 1 raise, 1 lower, 0 renew, 1 stay as they are" in out
     assert "joining: C4" in out
     assert "raising: C1" in out
     assert "lowering: C2" in out
@@ -85,13 +85,17 @@ def test_one_person_joins_raises_lowers_withdraws_and_comes_back(
         assert out.strip() == told
         assert ledger.receipt("N1").rung.epsilon == epsilon
     assert "as before" in done(capsys, "ledger consent --person N1 --epsilon 0.5 --valid-until 2998-12-31")
+    done(capsys, "ledger consent --person N1 --epsilon 1")
+    assert f"{ledger.receipt('N1').consents[-1].valid_until:%Y-%m-%d}" == "2998-12-31"
+    done(capsys, "ledger consent --person N1 --epsilon 1 --valid-until 'until withdrawn'")
+    assert ledger.receipt("N1").consents[-1].valid_until is None
     done(capsys, "ledger consent --person N1 --withdraw")
     assert ledger.receipt("N1").state == "withdrawn"
     assert "came back" in done(capsys, "ledger consent --person N1 --epsilon 1")
     assert ledger.receipt("N1").state == "active"
     done(capsys, "ledger forget --person N1")
     assert ledger.receipt("N1").state == "forgotten"
-    assert len(ledger.receipt("N1").consents) == 7
+    assert len(ledger.receipt("N1").consents) == 9
 
 
 def shown_alike(capsys: pytest.CaptureFixture[str], ledger: pp.Ledger) -> bool:
@@ -233,6 +237,7 @@ def test_without_the_key_a_command_says_which_and_does_nothing(
         ("ledger consent --person C1 --epsilon 1 --join", "in this ledger already, with ε = 0.5; leave --join out"),
         ("ledger consent --person C1 --withdraw --join", "--join goes with --epsilon"),
         ("ledger consent --person C9 --withdraw", "never joined"),
+        ("ledger consent --person C1 --merge C2", "'C1' and 'C2' cannot be merged: what two ids spent"),
         ("receipt --person C9", "never joined"),
         ("ledger recover nothing", "nothing was reserved here; `privypurse ledger runs`"),
         ("ledger show --ledger sqlite:///absent.db", "is not there"),

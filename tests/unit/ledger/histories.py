@@ -115,12 +115,13 @@ class Histories(RuleBasedStateMachine):
     @rule(ids=some_ids, rung=st.integers(0, 3))
     def change(self, ids: list[str], rung: int) -> None:
         use = lambda: self.ledger.change(ids, GRANTS[rung][0])  # noqa: E731
-        if any(name not in self.model.people or self.model.people[name].gone for name in ids):
+        if not all(map(self.holds, ids)):
             return self.refused(use)
         use()
-        self.wrote()
+        for _ in {self.model.people[name].until for name in ids}:  # an entry for each: everybody keeps their end
+            self.wrote()
         for name in ids:
-            self.model.people[name].rung, self.model.people[name].until = rung, NEVER
+            self.model.people[name].rung = rung
         return None
 
     @rule(ids=some_ids, forget=st.booleans())

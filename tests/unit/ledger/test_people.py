@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import privypurse as pp
-from privypurse.ledger import entries, keys, people
+from privypurse.ledger import consents, entries, keys, people
+from privypurse.ledger.standing import NEVER
 
 KEY = bytes(range(32))
 ONE = np.ones((1, 3), dtype=np.int64)
@@ -128,18 +129,21 @@ def test_who_may_pay_and_when_it_was_are_one_look_at_the_clock(
         ("2030-01-02", 1893542400),
         ("2030-01-02T01:00:00+01:00", 1893542400),
         (datetime(2030, 1, 2), 1893542400),
-        ("", None),
         (None, None),
     ],
 )
 def test_times_are_in_utc(given: object, seconds: int | None) -> None:
-    assert people.microseconds(given) == (None if seconds is None else seconds * 10**6)
+    assert consents.microseconds(given) == (None if seconds is None else seconds * 10**6)
+
+
+def test_no_end_and_nothing_said_are_two_things() -> None:
+    assert [consents.microseconds(given) for given in ("", "until withdrawn", None)] == [NEVER, NEVER, None]
 
 
 @pytest.mark.parametrize("given", ["soon", 20300102, 1.5])
 def test_what_is_no_time_is_refused(given: object) -> None:
     with pytest.raises(pp.InvalidInput, match="valid_until"):
-        people.microseconds(given)
+        consents.microseconds(given)
 
 
 @pytest.mark.parametrize("late", [0, 1, 86_400 * 10**6])
@@ -162,7 +166,8 @@ def test_a_table_whose_consents_have_ended_allows_nothing(ledger: pp.Ledger, tmp
     """Also where they ended at the very second from which clocks count."""
     rows = "a,1,1970-01-01\nb,1,1969-12-31\nc,1,2001-02-03\n"
     (tmp_path / "ended.csv").write_text(f"person,epsilon,valid_until\n{rows}")
-    ledger.import_table(tmp_path / "ended.csv", dry_run=False)
+    ledger.join(["a", "b", "c"], 1.0)
+    assert ledger.import_table(tmp_path / "ended.csv", dry_run=False).renewing == ("a", "b", "c")
     people = ledger.members(["a", "b", "c"])
     assert ledger.balances(people).tolist() == [0, 0, 0]
     assert not ledger.charge("one", people, ONE, [0, 0, 0]).admitted.any()
@@ -187,6 +192,64 @@ def test_history_is_of_one_person_alone(ledger: pp.Ledger) -> None:
     assert not any("new" in event.meta or "request" in event.meta for event in ledger.history("a"))
 
 
+def ends(ledger: pp.Ledger, person: str) -> str | None:
+    """When somebody's consent ends, by their receipt."""
+    last = [consent for consent in ledger.receipt(person).consents if consent.rung is not None][-1]
+    return None if last.valid_until is None else f"{last.valid_until:%Y-%m-%d}"
+
+
+def purpose(ledger: pp.Ledger, person: str) -> str:
+    return [consent for consent in ledger.receipt(person).consents if consent.rung is not None][-1].purpose
+
+
+class TestRenewal:
+    def test_what_is_not_said_stays(self, ledger: pp.Ledger) -> None:
+        """Two people with two ends raise at once, and neither gets the other's, or none."""
+        ledger.join(["a"], 0.5, purpose="care", valid_until="2100-01-01")
+        ledger.join(["b"], 0.5, purpose="research", valid_until="2100-02-02")
+        ledger.join(["c"], 0.5)
+        ledger.change(["c", "b", "a"], [1.0, 1.0, 4.0])
+        assert ledger.members(["a", "b", "c"]).rung.tolist() == [2, 1, 1]
+        assert [ends(ledger, one) for one in "abc"] == ["2100-01-01", "2100-02-02", None]
+        assert [purpose(ledger, one) for one in "abc"] == ["care", "research", ""]
+        ledger.change(["a", "b"], 1.0, purpose="buses")
+        assert [ends(ledger, one) for one in "ab"] == ["2100-01-01", "2100-02-02"]
+        assert [purpose(ledger, one) for one in "ab"] == ["buses", "buses"]
+
+    def test_an_end_is_moved_or_taken_away_by_saying_so(self, ledger: pp.Ledger) -> None:
+        ledger.join(["a"], 0.5, purpose="care", valid_until="2100-01-01")
+        ledger.change(["a"], 0.5, valid_until="2100-03-03")
+        assert (ends(ledger, "a"), purpose(ledger, "a")) == ("2100-03-03", "care")
+        ledger.change(["a"], 0.5, valid_until="until withdrawn")
+        assert ends(ledger, "a") is None
+
+    def test_the_end_that_stays_is_kept(self, ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Not only on the receipt: a raise must not make a consent last for ever."""
+        now = entries.now()
+        ledger.join(["a"], 0.5, valid_until=datetime.fromtimestamp(now / 1e6 + 86_400, tz=UTC))
+        ledger.change(["a"], 1.0)
+        monkeypatch.setattr(entries, "now", lambda: now + 2 * 86_400 * 10**6)
+        assert not ledger.charge("one", ledger.members(["a"]), ONE, [0]).admitted.any()
+        with pytest.raises(pp.InvalidInput, match="consent of 'a' has ended by its date; give valid_until="):
+            ledger.change(["a"], 4.0)
+        ledger.change(["a"], 4.0, valid_until="2100-01-01")
+        assert ledger.charge("two", ledger.members(["a"]), ONE, [0]).admitted.all()
+        assert ledger.verify().problems == []
+
+    def test_who_comes_back_says_all_anew(self, ledger: pp.Ledger) -> None:
+        ledger.join(["a"], 0.5, purpose="care", valid_until="2100-01-01")
+        ledger.withdraw(["a"])
+        ledger.join(["a"], 0.5)
+        assert (ends(ledger, "a"), purpose(ledger, "a")) == (None, "")
+
+
+def test_two_ids_are_not_merged_and_the_reason_is_said(ledger: pp.Ledger) -> None:
+    ledger.join(["a", "b"], 1.0)
+    with pytest.raises(pp.Unsupported, match=r"'a' and 'b' cannot be merged.*same release.*1\.47.*Withdraw one"):
+        ledger.merge("a", "b")
+    assert ledger.show().entries == 2
+
+
 class TestImport:
     TABLE = "person,epsilon,purpose,valid_until\na,1,care,2100-01-01\nb,0.5,,\nc,4,care,2100-01-01\nd,1,,\n"
 
@@ -209,7 +272,54 @@ class TestImport:
         assert ledger.members(["a", "b", "c", "d", "e"]).rung.tolist() == [1, 0, 2, 1, 1]
         assert ledger.import_table(table).unchanged == 4
         assert ledger.history("a")[0].meta["purpose"] == "care"
-        assert str(difference) == "1 join, 0 come back, 1 raise, 1 lower, 1 stay as they are"
+        assert str(difference) == "1 join, 0 come back, 1 raise, 1 lower, 0 renew, 1 stay as they are"
+
+    def test_another_end_or_purpose_with_the_same_epsilon_is_a_renewal(
+        self, ledger: pp.Ledger, tmp_path: Path
+    ) -> None:
+        ledger.join(["a", "b", "c", "d"], 1.0, purpose="care", valid_until="2100-01-01")
+        path = tmp_path / "next.csv"
+        path.write_text(
+            "person,epsilon,purpose,valid_until\na,1,care,2100-01-01\nb,1,,2101-01-01\nc,1,buses,2100-01-01\nd,4,,\n"
+        )
+        difference = ledger.import_table(path)
+        assert difference.renewing == ("b", "c")
+        assert (difference.raising, difference.unchanged) == (("d",), 1)
+        assert "2 renew" in str(difference)
+        assert ends(ledger, "b") == "2100-01-01"
+        assert ledger.import_table(path, dry_run=False) == difference
+        assert [ends(ledger, one) for one in "abcd"] == ["2100-01-01", "2101-01-01", "2100-01-01", None]
+        assert [purpose(ledger, one) for one in "abcd"] == ["care", "care", "buses", "care"]
+        assert ledger.import_table(path).unchanged == 4
+        assert ledger.verify().problems == []
+
+    def test_a_table_that_says_nothing_of_ends_and_purposes_leaves_them(
+        self, ledger: pp.Ledger, tmp_path: Path
+    ) -> None:
+        ledger.join(["a", "b"], 1.0, purpose="care", valid_until="2100-01-01")
+        path = tmp_path / "next.csv"
+        path.write_text("person,epsilon\na,1\nb,4\n")
+        assert ledger.import_table(path, dry_run=False).unchanged == 1
+        assert [ends(ledger, one) for one in "ab"] == ["2100-01-01"] * 2
+        assert [purpose(ledger, one) for one in "ab"] == ["care"] * 2
+        assert ledger.import_table(path, purpose="buses").renewing == ("a", "b")
+
+    def test_a_row_whose_end_is_past_brings_nobody_in(
+        self, ledger: pp.Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 1_900_000_000 * 10**6  # in March 2030
+        monkeypatch.setattr(entries, "now", lambda: now)
+        path = tmp_path / "old.csv"
+        path.write_text("person,epsilon,valid_until\na,1,2030-06-01\nb,1,2030-01-01\nc,1,2030-01-01\n")
+        ledger.join(["c"], 1.0)
+        difference = ledger.import_table(path, dry_run=False)
+        assert (difference.joining, difference.ended, difference.renewing) == (("a",), ("b",), ("c",))
+        assert not ledger.knows("b")
+        assert ledger.balances(ledger.members(["c"])).tolist() == [0]  # the table says that c's consent is over
+        monkeypatch.setattr(entries, "now", lambda: now + 365 * 86_400 * 10**6)
+        before = ledger.show()
+        assert ledger.import_table(path, dry_run=False).ended == ("a", "b", "c")
+        assert ledger.show() == before
 
     def test_who_had_left_comes_back_if_asked_for_with_what_they_had_spent(
         self, ledger: pp.Ledger, table: Path

@@ -1,0 +1,129 @@
+"""What is recorded beside a grant: its purpose, when it ends, who wrote it down; and what of it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from privypurse.arrays import AnyArray, IntArray
+from privypurse.errors import InvalidInput
+from privypurse.ledger import entries, schema
+from privypurse.ledger.blocks import SIZE, people
+from privypurse.ledger.standing import NEVER
+
+UNTIL_WITHDRAWN = "until withdrawn"
+"""As ``valid_until``: without an end, also if there was one."""
+_GRANTS = ("join", "consent")
+_AT_ONCE = 64  # blocks
+
+_ROWS = (
+    sa.select(schema.block.c.entry, schema.block.c.number, schema.block.c.payload)
+    .join(schema.entry, schema.entry.c.seq == schema.block.c.entry)
+    .where(schema.entry.c.kind.in_(_GRANTS), schema.block.c.number.in_(sa.bindparam("numbers", expanding=True)))
+    .order_by(schema.block.c.entry)
+)
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What is said beside a grant. None: as it was recorded before; of somebody who joins: nothing, and no end."""
+
+    purpose: str | None = None
+    valid_until: int | None = None
+    """Microseconds since 1970; NEVER where it does not end by itself."""
+    recorded_by: str = ""
+
+    @classmethod
+    def of(cls, purpose: Any, valid_until: Any, recorded_by: Any) -> Consent:
+        for name, text in (("purpose", purpose), ("recorded_by", recorded_by)):
+            if not isinstance(text, str | None) or (text is None and name != "purpose"):
+                raise InvalidInput(f"{name} must be text, not {text!r}")
+        return cls(purpose, microseconds(valid_until), recorded_by)
+
+    def after(self, before: Consent) -> Consent:
+        """Complete: what is not said is as before."""
+        purpose = before.purpose if self.purpose is None else self.purpose
+        until = before.valid_until if self.valid_until is None else self.valid_until
+        return replace(self, purpose=purpose, valid_until=until)
+
+    def meta(self) -> dict[str, Any]:
+        """As an entry holds it: only what there is."""
+        until = None if self.valid_until == NEVER else self.valid_until
+        said = {"purpose": self.purpose, "recorded_by": self.recorded_by, "valid_until": until}
+        return {name: value for name, value in said.items() if value not in (None, "")}  # 0 is a moment, in 1970
+
+
+NEW = Consent("", NEVER)
+"""What is recorded for who has just joined and said nothing."""
+
+
+def microseconds(moment: Any) -> int | None:
+    """A time as the ledger keeps it: of a date its beginning, of a time without a zone that in UTC; None stays."""
+    match moment:
+        case None:
+            return None
+        case "" | "until withdrawn":
+            return NEVER
+        case str():
+            try:
+                moment = datetime.fromisoformat(moment.strip())
+            except ValueError:
+                said = f"write a date as 2030-12-31, or {UNTIL_WITHDRAWN!r} for none"
+                raise InvalidInput(f"valid_until is {moment!r}; {said}") from None
+        case datetime():
+            pass
+        case date():
+            moment = datetime(moment.year, moment.month, moment.day)
+        case _:
+            raise InvalidInput(f"valid_until is {moment!r}; give a date, a datetime or None")
+    whole: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(whole.timestamp() * 1_000_000)
+
+
+def refuse_past(consent: Consent, now: int) -> None:
+    """Raise for a grant that has ended before it is given."""
+    if consent.valid_until is not None and consent.valid_until <= now:
+        ended, today = (datetime.fromtimestamp(time / 1_000_000, tz=UTC) for time in (consent.valid_until, now))
+        raise InvalidInput(
+            f"valid_until is {ended:%Y-%m-%d %H:%M} UTC, which is past (it is {today:%Y-%m-%d %H:%M} UTC): nothing "
+            f"would be allowed; name a later day, or {UNTIL_WITHDRAWN!r}"
+        )
+
+
+def recorded(connection: Connection, numbers: IntArray) -> tuple[list[Consent], AnyArray]:
+    """What is recorded beside the latest grants of these people: the different ones, and for each person which."""
+    blocks = np.unique(numbers // SIZE)
+    latest = np.zeros(blocks.size * SIZE, dtype=np.int64)
+    for begin in range(0, blocks.size, _AT_ONCE):
+        some = blocks[begin : begin + _AT_ONCE].tolist()
+        for seq, number, payload in connection.execute(_ROWS, {"numbers": some}):
+            listed, _ = people([(number, bytes(payload))])
+            latest[_places(blocks, listed)] = seq
+    seqs, which = np.unique(latest[_places(blocks, numbers)], return_inverse=True)
+    found = entries.numbered(connection, seqs.tolist())
+    each = [_read(found[seq].meta) for seq in seqs.tolist()]
+    place = {one: number for number, one in enumerate(dict.fromkeys(each))}
+    return list(place), np.array([place[one] for one in each], dtype=np.int64)[which]
+
+
+def groups(which: AnyArray) -> Iterator[tuple[int, IntArray]]:
+    """Each number in ``which``, and where it is."""
+    order = np.argsort(which, kind="stable")
+    numbers, first = np.unique(which[order], return_index=True)
+    ends = [*first[1:].tolist(), order.size][: numbers.size]
+    for number, begin, end in zip(numbers.tolist(), first.tolist(), ends, strict=True):
+        yield number, order[begin:end]
+
+
+def _places(blocks: IntArray, numbers: IntArray) -> IntArray:
+    return np.searchsorted(blocks, numbers // SIZE) * SIZE + numbers % SIZE
+
+
+def _read(meta: dict[str, Any]) -> Consent:
+    return Consent(meta.get("purpose", ""), meta.get("valid_until", NEVER))
