@@ -13,7 +13,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.ledger import copies, entries, history, keys, schema, verify
 from privypurse.ledger.chain import Anchor, canonical
 from privypurse.ledger.database import Database
@@ -51,9 +51,12 @@ class OpenLedger:
         with database.reader() as connection:
             self._head(connection, None)
             row = connection.execute(sa.select(schema.ledger)).one()
-        terms = json.loads(row.terms)
         self.id, self.unit, self.adversary = str(row.id), str(row.unit), str(row.adversary)
-        self.lifetime = Lifetime(tuple(Rung(*rung) for rung in terms["rungs"]), terms["set_apart"])
+        try:
+            terms = json.loads(row.terms)
+            self.lifetime = Lifetime(tuple(Rung(*rung) for rung in terms["rungs"]), terms["set_apart"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise PrivyPurseError(f"the terms of the ledger {database} are damaged ({error!r}); restore it") from None
         if key is not None:
             key.check(self.id, bytes(row.key_mark))
 
@@ -204,7 +207,7 @@ class OpenLedger:
     def verify(self) -> Verified:
         """Recompute the chain and everybody's sums from raw entries, by other code than that which charges."""
         with self._reading() as connection:
-            return verify.verified(connection)
+            return verify.verified(connection, None if self._key is None else self._key.mark)
 
     def anchor(self) -> Anchor:
         """How far the ledger has come. Keep it outside of the database."""

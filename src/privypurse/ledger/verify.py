@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from typing import Any
@@ -23,6 +24,10 @@ _NOT_LISTED, _NO_CHARGE = 0xFFFF, 0xFFFE
 _FREE = 1 << 61  # limits and charges from here on: nothing limits, and nothing pays
 _LOW = (1 << 32) - 1
 _MOST_TOLD = 20
+_NEVER = (1 << 63) - 1
+_LEAVING = {"withdraw": 1, "forget": 2, "freeze": 4}
+_FROZEN = 4
+_Mark = Callable[[bytes], bytes]
 
 
 @dataclass
@@ -53,6 +58,7 @@ class _Entry:
     run: str | None
     meta: dict[str, Any]
     classes: bytes
+    hash: bytes
 
 
 class _Sums:
@@ -79,17 +85,20 @@ class _Sums:
         return np.where(high >= 1 << 29, _FREE, (np.minimum(high, 1 << 29) << 32) + low)
 
 
-def verified(connection: Connection) -> Verified:
-    """Check chain, people, terms, and every person's sums after every entry."""
+def verified(connection: Connection, mark: _Mark | None = None) -> Verified:
+    """Check chain, people, terms, every person's sums after every entry, and snapshots.
+
+    ``mark`` is what makes the ledger's mark of some bytes; without it the marks of snapshots are not looked at.
+    """
     report = Verified()
     try:
-        _check(connection, report)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        _check(connection, report, mark)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error) as error:
         report.complain(f"there is something that cannot be read: {type(error).__name__}: {error}")
     return report
 
 
-def _check(connection: Connection, report: Verified) -> None:
+def _check(connection: Connection, report: Verified, mark: _Mark | None) -> None:
     entries = _chain(connection, report)
     if not entries:
         report.complain("there is no entry")
@@ -97,14 +106,20 @@ def _check(connection: Connection, report: Verified) -> None:
     terms = _terms(connection, entries[0], report)
     _people(connection, entries, report)
     _runs(entries, report)
+    _begun(entries, report)
     if terms is not None:
         limits = _limits(terms, report)
         by_seq = {entry.seq: entry for entry in entries}
         for entry in entries:
             if entry.kind in ("reserve", "charge"):
-                _caps(entry, terms, report)
-        for number in range(-(-report.people // _PLACES)):
-            _Block(number, limits, report).replay(connection, by_seq)
+                _caps(entry, terms, limits.shape[1], report)
+        blocks = -(-report.people // _PLACES)
+        stray = "SELECT count(*) FROM {} WHERE number NOT BETWEEN 0 AND :last OR entry NOT IN (SELECT seq FROM entry)"
+        for table in ("block", "snapshot"):
+            if connection.execute(sa.text(stray.format(table)), {"last": blocks - 1}).scalar():
+                report.complain(f"the table {table} has rows of nobody, or of no entry")
+        for number in range(blocks):
+            _Block(number, limits, report).replay(connection, by_seq, mark)
 
 
 def _chain(connection: Connection, report: Verified) -> list[_Entry]:
@@ -126,10 +141,7 @@ def _chain(connection: Connection, report: Verified) -> list[_Entry]:
         if time < last_time:
             report.complain(f"entry {seq} is dated earlier than the one before")
         previous, last_seq, last_time = bytes(hashed), seq, time
-        entries.append(_Entry(seq, time, kind, run, json.loads(meta), bytes(classes or b"")))
-    stray = "SELECT count(*) FROM block WHERE entry NOT IN (SELECT seq FROM entry)"
-    if connection.execute(sa.text(stray)).scalar():
-        report.complain("there are blocks of no entry")
+        entries.append(_Entry(seq, time, kind, run, json.loads(meta), bytes(classes or b""), previous))
     report.entries, report.head = len(entries), previous.hex()
     return entries
 
@@ -140,7 +152,8 @@ def _terms(connection: Connection, first: _Entry, report: Verified) -> dict[str,
         report.complain("the ledger has no terms, or more than one, or its first entry does not state them")
         return None
     name, unit, adversary, terms = row[0]
-    if first.meta != {"id": name, "unit": unit, "adversary": adversary, "terms": json.loads(terms)}:
+    same = {"id": name, "unit": unit, "adversary": adversary} == {k: v for k, v in first.meta.items() if k != "terms"}
+    if not same or terms != json.dumps(first.meta["terms"], sort_keys=True, separators=(",", ":")):
         report.complain("the ledger's terms are not those of its first entry")
     found: dict[str, Any] = first.meta["terms"]
     return found
@@ -197,11 +210,32 @@ def _runs(entries: list[_Entry], report: Verified) -> None:
             report.complain(f"run {run!r} has the entries {', '.join(kinds)}")
 
 
-def _caps(entry: _Entry, terms: dict[str, Any], report: Verified) -> None:
-    """At one's own order a cap is what ``at_most`` costs there, or the whole limit."""
-    at_most = entry.meta["at_most"]
+def _begun(entries: list[_Entry], report: Verified) -> None:
+    """Steps are handed out while a run is open; nobody is handed what somebody before them was."""
+    open_runs: set[str | None] = set()
+    latest: dict[str, tuple[str, int, int]] = {}
+    for entry in entries:
+        if entry.kind == "reserve":
+            open_runs.add(entry.run)
+        elif entry.kind == "settle":
+            open_runs.discard(entry.run)
+        elif entry.kind == "begin":
+            run, holder, since, count = (entry.meta[name] for name in ("run", "holder", "since", "count"))
+            before, begun, handed = latest.get(run, ("", 0, 0))
+            follows = since == handed or (holder == before and since == begun)
+            if run not in open_runs or not follows or count < since:
+                report.complain(f"entry {entry.seq}: the steps it hands out do not follow those handed out before")
+            latest[run] = holder, since, count
+
+
+def _caps(entry: _Entry, terms: dict[str, Any], columns: int, report: Verified) -> None:
+    """At one's own order a cap is what ``at_most`` costs there, or the whole limit; else the most of a row within."""
+    at_most, table = entry.meta["at_most"], np.frombuffer(entry.classes, dtype="<i8").reshape(-1, columns)
     for k, (epsilon, delta, order, limit) in enumerate(terms["rungs"]):
         own = entry.meta["caps"][k][k]
+        most = table[table[:, k] <= own].max(axis=0, initial=0).tolist()
+        if entry.meta["caps"][k] != [own if column == k else most[column] for column in range(columns)]:
+            report.complain(f"entry {entry.seq}: the caps at rung {k} are not what its charges make them")
         wanted = float(limit)
         if at_most is not None and at_most < epsilon:
             if delta < 1e-10 or at_most > 500:  # where this formula has no digits left
@@ -232,14 +266,18 @@ class _Block:
         self.number, self.limits, self.report = number, limits, report
         self.columns = limits.shape[1]
         self.rung = np.full(_PLACES, 255)
-        self.gone, self.frozen = np.zeros(_PLACES, dtype=bool), np.zeros(_PLACES, dtype=bool)
-        self.until = np.full(_PLACES, np.iinfo(np.int64).max)
+        self.status = np.zeros(_PLACES, dtype=np.uint8)
+        self.until = np.full(_PLACES, _NEVER)
         self.spent, self.reserved, self.capped = (_Sums(self.columns) for _ in range(3))
         self.open: dict[str | None, tuple[Any, Any]] = {}
 
-    def replay(self, connection: Connection, entries: dict[int, _Entry]) -> None:
-        kept = sa.text("SELECT entry, payload FROM snapshot WHERE number = :number")
+    def replay(self, connection: Connection, entries: dict[int, _Entry], mark: _Mark | None) -> None:
+        kept = sa.text("SELECT entry, payload, mark FROM snapshot WHERE number = :number")
         snapshot = connection.execute(kept, {"number": self.number}).first()
+        if snapshot is not None and mark is not None and snapshot.entry in entries:
+            what = b"%d %d " % (self.number, snapshot.entry) + entries[snapshot.entry].hash + bytes(snapshot.payload)
+            if mark(what) != bytes(snapshot.mark):
+                self.report.complain(f"block {self.number}: its snapshot does not bear the ledger's mark")
         query = sa.text("SELECT entry, payload FROM block WHERE number = :number ORDER BY entry")
         for seq, payload in connection.execute(query, {"number": self.number}).all():
             if snapshot is not None and seq > snapshot.entry:
@@ -265,12 +303,10 @@ class _Block:
         match entry.kind:
             case "join" | "consent":
                 self.rung[listed] = values[0][listed]
-                self.gone[listed] = False
-                self.until[listed] = entry.meta.get("valid_until", np.iinfo(np.int64).max)
-            case "withdraw" | "forget":
-                self.gone |= listed
-            case "freeze":
-                self.frozen |= listed
+                self.status[listed] &= _FROZEN
+                self.until[listed] = entry.meta.get("valid_until", _NEVER)
+            case "withdraw" | "forget" | "freeze":
+                self.status[listed] |= _LEAVING[entry.kind]
             case "reserve" | "charge":
                 self._take(entry, listed, self._charges(entry, listed, values))
             case "settle":
@@ -302,7 +338,7 @@ class _Block:
         caps[: len(stated)] = stated
         own_caps, limits = caps[self.rung].T, self.limits[self.rung].T
         self.capped.add(np.where(listed, own_caps, 0))
-        if (pays & (self.gone | self.frozen | (self.rung == 255) | (self.until <= entry.time))).any():
+        if (pays & ((self.status != 0) | (self.rung == 255) | (self.until <= entry.time))).any():
             self._wrong(entry, "charges somebody who has not joined, has left, or is frozen")
         if (charges > own_caps).any():
             self._wrong(entry, "charges somebody more than its public cap")
@@ -324,11 +360,10 @@ class _Block:
         self.spent.add(charges)
 
     def _compare(self, payload: bytes) -> None:
-        """A snapshot with the sums so far."""
-        head = np.frombuffer(payload, np.uint8, 2 * _PLACES).reshape(2, _PLACES)
-        numbers = np.frombuffer(payload, "<i8", offset=2 * _PLACES).reshape(-1, _PLACES)
-        sums = np.concatenate([self.spent.clipped(), self.capped.clipped()])
-        if (head[0] != self.rung).any() or (numbers[1:] != sums).any():
+        """A snapshot with everybody's rung, status, end and sums so far: byte by byte."""
+        numbers = np.concatenate([self.until[None], self.spent.clipped(), self.capped.clipped()])
+        whole = self.rung.astype(np.uint8).tobytes() + self.status.tobytes() + numbers.astype("<i8").tobytes()
+        if payload != whole:
             self.report.complain(f"block {self.number}: its snapshot is not what the entries say")
 
     def _wrong(self, entry: _Entry, what: str) -> None:

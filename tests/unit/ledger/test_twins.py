@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import privypurse as pp
-from privypurse.ledger import entries, people, runs, standing
+from privypurse.ledger import begun, entries, people, runs, standing
+from privypurse.ledger.begun import Begun
 from privypurse.ledger.lifetime import CEILING, Lifetime
 from privypurse.ledger.standing import Standing
 
@@ -89,6 +90,17 @@ def emptied_snapshots(ledger: pp.Ledger) -> None:
         connection.execute(sa.text("DELETE FROM snapshot"))  # so that only what was charged is judged
 
 
+def steps_for_two(ledger: pp.Ledger) -> None:
+    ledger.reserve("one", ledger.members(["bea"]), flat(5), [0])
+    for holder, count in (("ann", 5), ("bob", 7)):
+        ledger.take_over("one", holder, known=["ann"])
+        ledger.begin("one", holder, count)
+
+
+def from_the_first_step_on(connection: Any, run: str, own: Begun) -> None:
+    entries.append(connection, "begin", {"run": run, "holder": own.holder, "since": 0, "count": own.count})
+
+
 def float32_sums(sums: Any, charges: Any) -> Any:
     return (sums.astype(np.float32) + charges.astype(np.float32)).astype(np.int64)
 
@@ -129,6 +141,7 @@ TWINS: dict[str, tuple[Callable[[pp.Ledger], None], list[tuple[Any, str, Any]], 
         "than was reserved",
     ),
     "a negative charge": (giving_back, [(runs, "checked_charges", unchecked)], "a charge that is none"),
+    "steps handed out twice": (steps_for_two, [(begun, "_write", from_the_first_step_on)], "hands out"),
     "the machine's clock": (
         clock_going_back,
         [(entries, "not_before", lambda latest: entries.now())],
