@@ -76,8 +76,8 @@ def add_ledger_options(command: argparse.ArgumentParser, *, key: bool = True) ->
     if key:
         said = f"the ledger's key file (default: ${KEY_VARIABLE}, the path or the key itself)"
         where.add_argument("--key", metavar="FILE", type=Path, help=said)
-    said = "a file outside of the database that says how far it had come; an older copy is then refused"
-    where.add_argument("--anchor", metavar="FILE", type=Path, help=said)
+    said = "a file outside of the database, or the folder of a run, that says how far it had come: an older copy is "
+    where.add_argument("--anchor", metavar="FILE|FOLDER", type=Path, help=f"{said}refused")
 
 
 def ledger_url(options: argparse.Namespace) -> str:
@@ -100,7 +100,9 @@ def open_ledger(options: argparse.Namespace) -> Ledger:
 
     if hasattr(options, "key"):
         require_key(options)
-    return Ledger.open(ledger_url(options), key=getattr(options, "key", None), anchor=options.anchor)
+    new_anchor = getattr(options, "new_anchor", False)
+    key = getattr(options, "key", None)
+    return Ledger.open(ledger_url(options), key=key, anchor=options.anchor, new_anchor=new_anchor)
 
 
 def require_key(options: argparse.Namespace) -> None:

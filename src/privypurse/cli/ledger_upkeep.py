@@ -115,7 +115,14 @@ def _recover(options: argparse.Namespace, console: Console) -> None:
     say(console, "the copy is in use again; whom later entries do not prove is frozen, for good")
 
 
+def _verify_options(command: argparse.ArgumentParser) -> None:
+    said = "begin the file that --anchor names: only where this is the latest copy of the ledger for certain"
+    command.add_argument("--new-anchor", action="store_true", help=said)
+
+
 def _verify(options: argparse.Namespace, console: Console) -> None:
+    if options.new_anchor and options.anchor is None:
+        raise pp.InvalidInput("--new-anchor begins the file that --anchor names; give --anchor FILE too")
     found = open_ledger(options).verify()
     if found.problems:
         raise pp.PrivyPurseError(f"the ledger is not what it should be: {'; '.join(found.problems)}")
@@ -148,7 +155,8 @@ COMMANDS = {
 Make a new ledger. Its rungs (the ε that people can choose from), δ, adversary and the share set apart are fixed for
 good: every rung has a Rényi order for life that follows from them, and every release is charged at all of them.
 
---key names the key file, which is written if it is not there. Keep it elsewhere than the ledger.
+--key names the key file, which is written if it is not there. Keep it elsewhere than the ledger. --anchor names a new
+file, also elsewhere, by which an old copy of the ledger is told: name it with every command from then on.
 
   privypurse ledger init --ledger sqlite:///purses.db --key ledger.key --epsilons 0.5,1,2,4 --delta 1e-5
 """,
@@ -201,11 +209,14 @@ proves are taken in. Whoever may have been charged since is frozen: nothing more
         "recompute everything from raw entries",
         """
 Recompute the chain of entries, every cap and everybody's sums from raw entries, by other code than that which
-charges. Exit code 2 names what does not fit. --anchor also finds out that the end of the ledger is missing.
+charges. Exit code 2 names what does not fit. --anchor also finds out that the end of the ledger is missing; so does
+the folder of any run under it. A ledger that was made without an anchor gets one by --new-anchor.
 
   privypurse ledger verify --ledger sqlite:///purses.db --anchor anchor.json
+  privypurse ledger verify --ledger sqlite:///purses.db --anchor my-run
+  privypurse ledger verify --ledger sqlite:///purses.db --anchor anchor.json --new-anchor
 """,
-        _nothing_more,
+        _verify_options,
         _verify,
         needs_key=False,
     ),

@@ -133,6 +133,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     new = ledger is None and not Path(kept).exists()
     if options.out is not None:  # said before anybody pays
         check_free(options.out, "answer.json")
+        if ledger is not None:
+            ledger.require_latest(options.out)
         folder = RunFolder.begin(options.out, "query")
     paid_by: dict[str, Any] = {"purses": kept}
     if ledger is not None:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from privypurse._storage import replace_file
 from privypurse.errors import InvalidInput
-from privypurse.ledger import entries, people, schema
+from privypurse.ledger import anchors, entries, people, schema
 from privypurse.ledger.blocks import Row
 from privypurse.ledger.chain import Anchor, canonical, entry_hash
 from privypurse.ledger.database import Database
@@ -66,11 +66,6 @@ def _exported(connection: Connection, seq: int) -> dict[str, Any]:
     return content
 
 
-def contains(connection: Connection, seq: int, hashed: str) -> bool:
-    found = connection.execute(sa.select(schema.entry.c.hash).where(schema.entry.c.seq == seq)).scalar()
-    return found is not None and bytes(found).hex() == hashed
-
-
 def anchor(connection: Connection) -> Anchor:
     """How far the chain has come, and where the latest new people joined it."""
     head = entries.last(connection)
@@ -86,37 +81,17 @@ def anchor(connection: Connection) -> Anchor:
     return Anchor(name, head.seq, head.hash.hex(), *latest)
 
 
-def require_anchor(connection: Connection, kept: Anchor) -> None:
-    """Raise if this is another ledger, an older copy, or one that was written on beside the anchor's."""
-    _require_same_ledger(connection, kept)
-    if contains(connection, kept.entry, kept.hash):
-        return
-    if any(entry.meta["anchor"] == kept.hash for entry in entries.of_kinds(connection, "recover")):
-        return
-    raise InvalidInput(
-        f"this is an old or forked copy of the ledger: its anchor names entry {kept.entry:,}, which is not in it. "
-        "Whatever was charged since would be given back. Restore the latest copy, or go on with this one by "
-        "`privypurse ledger recover` (Ledger.recover_copy), which freezes everybody whom later entries do not prove"
-    )
-
-
-def _require_same_ledger(connection: Connection, kept: Anchor) -> None:
-    name = connection.execute(sa.select(schema.ledger.c.id)).scalar()
-    if name != kept.ledger:
-        raise InvalidInput(f"the anchor is of the ledger {kept.ledger}, and this one is {name}; name its own anchor")
-
-
 def recover(connection: Connection, kept: Anchor, export_path: str | Path | None) -> None:
     """Take in what an export proves; freeze everybody if that does not reach the anchor."""
-    _require_same_ledger(connection, kept)
-    if contains(connection, kept.entry, kept.hash):
+    anchors.require_same_ledger(connection, kept)
+    if anchors.contains(connection, kept.entry, kept.hash):
         raise InvalidInput("the ledger has the entry that its anchor names, so nothing is lost; open it")
     if export_path is not None:
         for content in _later_entries(connection, Path(export_path)):
             _take_in(connection, content)
-    if contains(connection, kept.entry, kept.hash):
+    if anchors.contains(connection, kept.entry, kept.hash):
         return
-    lost = kept.joined > 0 and not contains(connection, kept.joined, kept.joined_hash)
+    lost = kept.joined > 0 and not anchors.contains(connection, kept.joined, kept.joined_hash)
     entries.append(connection, "recover", {"anchor": kept.hash, "people_lost": lost}, after=kept.entry)
     people.freeze_everybody(connection)
 

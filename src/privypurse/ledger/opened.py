@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from privypurse.errors import InvalidInput, PrivyPurseError
-from privypurse.ledger import copies, entries, history, keys, schema, verify
+from privypurse.ledger import anchors, copies, entries, history, keys, schema, verify
 from privypurse.ledger.chain import Anchor, canonical
 from privypurse.ledger.database import Database
 from privypurse.ledger.keys import KeySource
@@ -81,13 +81,16 @@ class OpenLedger:
         ``adversary`` is whom the promise holds against: "server" (who sees who takes part in a round) or "public".
         ``set_apart`` is the share of every purse for releases known only as (ε, δ). None of it can be changed later.
         ``key`` names the key file, which is made if it is not there, and belongs elsewhere than the ledger; without
-        it PRIVYPURSE_LEDGER_KEY has the key or its path.
+        it PRIVYPURSE_LEDGER_KEY has the key or its path. ``anchor`` is a new file outside of the database, by which
+        an old copy is told (see `open`).
         """
         if (rungs is None) == (epsilons is None) or (epsilons is None) != (delta is None):
             raise InvalidInput("give rungs= as pairs (ε, δ), or epsilons= and delta=")
         lifetime = Lifetime.of(rungs if epsilons is None else [(one, delta) for one in epsilons], set_apart)
         if adversary not in ADVERSARIES:
             raise InvalidInput(f"adversary is {adversary!r}; choose {' or '.join(map(repr, ADVERSARIES))}")
+        if anchor is not None:
+            anchors.refuse_there_already(anchor)
         secret, database = keys.found_or_made(key), Database(url)
         database.make_file()
         try:
@@ -104,18 +107,29 @@ class OpenLedger:
         return made
 
     @classmethod
-    def open(cls, url: str, key: KeySource = None, anchor: str | Path | None = None) -> Self:
+    def open(
+        cls, url: str, key: KeySource = None, anchor: str | Path | None = None, *, new_anchor: bool = False
+    ) -> Self:
         """A ledger that there is. Without its key it can be verified and shown, but knows nobody by id.
 
         ``anchor`` is a file outside of the database that says how far it had come: an older or forked copy is
-        refused, and the file follows every change from here on. Without one an old copy cannot be told.
+        refused, and the file follows every change from here on. The folder of a run under this ledger does, too; its
+        anchor stays as it is. Without one an old copy cannot be told. A file that is not there is refused, since it
+        may have been lost; ``new_anchor`` begins one.
         """
+        if new_anchor:
+            if anchor is None:
+                raise InvalidInput("new_anchor begins an anchor; name its file as anchor=")
+            anchors.refuse_there_already(anchor)
         database = Database(url)
         _require_tables(database)
-        if anchor is not None and Path(anchor).exists():
+        if anchor is not None and not new_anchor:
             with database.reader() as connection:
-                copies.require_anchor(connection, Anchor.read(anchor))
-        return cls(database, keys.found(key), anchor)
+                anchors.require(connection, anchors.read(anchor), anchor)
+        ledger = cls(database, keys.found(key), anchors.follows(anchor))
+        if new_anchor:
+            ledger._keep(ledger.anchor())
+        return ledger
 
     @classmethod
     def recover_copy(
@@ -128,7 +142,7 @@ class OpenLedger:
         """
         database = Database(url)
         _require_tables(database)
-        target = Anchor.read(anchor)
+        target = anchors.read(anchor)
         with database.writer() as connection:
             copies.recover(connection, target, export)
         return cls.open(url, key, anchor)
@@ -213,6 +227,13 @@ class OpenLedger:
         """How far the ledger has come. Keep it outside of the database."""
         with self._reading() as connection:
             return copies.anchor(connection)
+
+    def require_latest(self, folder: str | Path) -> None:
+        """Raise if a run in this folder, or in one beside it, knows more of this ledger than there is in it."""
+        with self._reading() as connection:
+            for file, kept in anchors.of_runs(Path(folder)):
+                if kept.ledger == self.id:
+                    anchors.require(connection, kept, file)
 
     def write_anchor(self, path: str | Path) -> None:
         self.anchor().write(path)

@@ -57,6 +57,8 @@ def train_by(
     settings = config.training
     if ledger is None and config.ledger is not None:
         ledger = Ledger.open(config.ledger)
+    if ledger is not None:
+        ledger.require_latest(settings.out)
     device = device_of(settings.device)
     check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # said before the work, not after it
     # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.

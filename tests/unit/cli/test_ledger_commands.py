@@ -170,6 +170,32 @@ def test_an_old_copy_is_refused_by_its_anchor_and_recovered(
     assert "--anchor" in error
 
 
+def test_an_anchor_is_begun_on_purpose_and_a_run_folder_has_one(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    code, _, error = run(capsys, "ledger verify --anchor purses.anchor")
+    assert code == 2
+    assert "purses.anchor is not there" in error
+    assert "--new-anchor" in error
+    assert not Path("purses.anchor").exists()
+    assert "--anchor FILE" in run(capsys, "ledger verify --new-anchor")[2]
+    done(capsys, "ledger verify --anchor purses.anchor --new-anchor")
+    done(capsys, "ledger backup old.db")
+    table = "query people.csv --person id --out"
+    done(capsys, f"{table} runs/first --anchor purses.anchor count --noise 30")
+    for anchor in ("purses.anchor", "runs/first"):
+        done(capsys, f"ledger verify --anchor {anchor}")
+        code, _, error = run(capsys, f"ledger verify --ledger sqlite:///old.db --anchor {anchor}")
+        assert code == 2
+        assert "old or forked copy" in error
+    # The next run notices by the folder of the one before, without being told.
+    Path("old.db").replace("purses.db")
+    code, out, error = run(capsys, f"{table} runs/second count --noise 30")
+    assert (code, out) == (2, "")
+    assert "runs/first/anchor.json" in error
+    done(capsys, f"{table} elsewhere/second count --noise 30")  # nothing there tells
+
+
 def test_a_ledger_that_was_tampered_with_is_not_verified(
     capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
 ) -> None:

@@ -67,7 +67,7 @@ class Histories(RuleBasedStateMachine):
         self.clock, self.honest_clock, self.every = entries.now(), entries.now, standing.SNAPSHOT_EVERY
         entries.now, standing.SNAPSHOT_EVERY = lambda: self.clock, 3
         self.url, self.anchor = MAKE(self.folder), self.folder / "anchor.json"
-        self.ledger = pp.Ledger.open(self.url, key=KEY, anchor=self.anchor)
+        self.ledger = pp.Ledger.open(self.url, key=KEY, anchor=self.anchor, new_anchor=True)
         self.model, self.runs = Model(time=self.ledger._seen.time, entries=self.ledger.show().entries), 0
         self.saved: tuple[Path, Model] | None = None
         self.saved_at = self.checked_at = 0

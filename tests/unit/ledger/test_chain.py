@@ -120,7 +120,8 @@ class TestAnchors:
 
     def test_an_anchor_follows_what_is_written(self, used: pp.Ledger, tmp_path: Path) -> None:
         anchor = tmp_path / "anchor.json"
-        held = pp.Ledger.open(str(used._database), key=KEY, anchor=anchor)
+        held = pp.Ledger.open(str(used._database), key=KEY, anchor=anchor, new_anchor=True)
+        assert Anchor.read(anchor) == held.anchor()
         held.withdraw(["b"])
         assert Anchor.read(anchor).entry == held.show().entries
         assert Anchor.read(anchor).hash == held.show().head
@@ -142,6 +143,67 @@ class TestAnchors:
         (tmp_path / "wrong.json").write_text("{}")
         with pytest.raises(pp.InvalidInput, match="no anchor"):
             pp.Ledger.open(str(used._database), key=KEY, anchor=tmp_path / "wrong.json")
+
+    def test_an_anchor_that_is_lost_is_not_made_again_in_silence(self, used: pp.Ledger, tmp_path: Path) -> None:
+        """Else whoever puts an old copy in the ledger's place would only have to remove it."""
+        url, anchor = str(used._database), tmp_path / "anchor.json"
+        used.backup(tmp_path / "old.db")
+        used.write_anchor(anchor)
+        used.charge("later", used.members(["b"]), flat(5), [0])
+        anchor.unlink()
+        for which in (url, f"sqlite:///{tmp_path / 'old.db'}"):
+            with pytest.raises(pp.InvalidInput, match=r"anchor\.json is not there. If it was lost, look for it"):
+                pp.Ledger.open(which, key=KEY, anchor=anchor)
+        with pytest.raises(pp.InvalidInput, match="is not there"):
+            pp.Ledger.recover_copy(url, key=KEY, anchor=anchor)
+        assert not anchor.exists()
+
+    def test_a_new_anchor_takes_no_ones_place(self, used: pp.Ledger, tmp_path: Path) -> None:
+        url, anchor = str(used._database), tmp_path / "anchor.json"
+        used.write_anchor(anchor)
+        before = anchor.read_bytes()
+        with pytest.raises(pp.InvalidInput, match="is there already"):
+            pp.Ledger.open(url, key=KEY, anchor=anchor, new_anchor=True)
+        with pytest.raises(pp.InvalidInput, match="name its file as anchor="):
+            pp.Ledger.open(url, key=KEY, new_anchor=True)
+        with pytest.raises(pp.InvalidInput, match="is there already"):
+            pp.Ledger.create(f"sqlite:///{tmp_path / 'new.db'}", [(1.0, 1e-5)], key=KEY, anchor=anchor)
+        assert not (tmp_path / "new.db").exists()
+        assert anchor.read_bytes() == before
+
+    def test_the_folder_of_a_run_tells_an_old_copy_and_stays_as_it_was(self, used: pp.Ledger, tmp_path: Path) -> None:
+        run, old, url = tmp_path / "run", tmp_path / "old.db", str(used._database)
+        used.backup(old)
+        used.charge("later", used.members(["b"]), flat(5), [0])
+        run.mkdir()
+        with pytest.raises(pp.InvalidInput, match=r"run/anchor\.json is not there"):
+            pp.Ledger.open(url, key=KEY, anchor=run)
+        used.write_anchor(run / "anchor.json")
+        before = (run / "anchor.json").read_bytes()
+        held = pp.Ledger.open(url, key=KEY, anchor=run)
+        held.charge("even later", held.members(["b"]), flat(5), [0])
+        assert (run / "anchor.json").read_bytes() == before
+        with pytest.raises(pp.InvalidInput, match="old or forked copy"):
+            pp.Ledger.open(f"sqlite:///{old}", key=KEY, anchor=run)
+
+    def test_runs_in_the_folder_and_beside_it_tell_an_old_copy(self, used: pp.Ledger, tmp_path: Path) -> None:
+        used.backup(tmp_path / "old.db")
+        old = pp.Ledger.open(f"sqlite:///{tmp_path / 'old.db'}", key=KEY)
+        used.charge("later", used.members(["b"]), flat(5), [0])
+        for name in ("of another", "broken", "none"):
+            (tmp_path / "runs" / name).mkdir(parents=True)
+        pp.Ledger.create(f"sqlite:///{tmp_path / 'other.db'}", [(1.0, 1e-5)], key=KEY).write_anchor(
+            tmp_path / "runs/of another/anchor.json"
+        )
+        (tmp_path / "runs/broken/anchor.json").write_text("{}")
+        old.require_latest(tmp_path / "runs" / "next")
+        (tmp_path / "runs" / "first").mkdir()
+        used.write_anchor(tmp_path / "runs/first/anchor.json")
+        for folder in ("first", "next"):
+            used.require_latest(tmp_path / "runs" / folder)
+            with pytest.raises(pp.InvalidInput, match=r"old or forked copy.*first/anchor\.json"):
+                old.require_latest(tmp_path / "runs" / folder)
+        old.require_latest(tmp_path / "elsewhere" / "next")
 
     def test_an_old_copy_put_in_its_place_is_noticed_by_who_has_it_open(
         self, used: pp.Ledger, tmp_path: Path
@@ -196,6 +258,41 @@ class TestRecoveringACopy:
         assert copy.verify().sound
         again = pp.Ledger.open(str(copy._database), key=KEY, anchor=tmp_path / "anchor.json")
         assert again.show() == copy.show()
+
+    @pytest.mark.parametrize("joining", [False, True])
+    def test_anchors_of_lost_runs_are_content_where_everybody_is_frozen(
+        self, used: pp.Ledger, tmp_path: Path, joining: bool
+    ) -> None:
+        """A run folder from between the copy and the anchor must not lock a recovered ledger out for good."""
+        used.backup(tmp_path / "old.db")
+        if joining:
+            used.join(["c"], 1.0)
+        used.charge("between", used.members(["b"]), flat(5), [0])
+        used.write_anchor(tmp_path / "between.json")
+        used.charge("later", used.members(["b"]), flat(5), [0])
+        used.write_anchor(tmp_path / "anchor.json")
+        copy = self.recovered(tmp_path)
+        pp.Ledger.open(str(copy._database), key=KEY, anchor=tmp_path / "between.json")
+        used.charge("beside", used.members(["b"]), flat(5), [0])
+        used.charge("it", used.members(["b"]), flat(5), [0])
+        used.write_anchor(tmp_path / "after.json")  # whoever went on with the lost one
+        with pytest.raises(pp.InvalidInput, match="old or forked"):
+            pp.Ledger.open(str(copy._database), key=KEY, anchor=tmp_path / "after.json")
+
+    def test_an_anchor_of_a_fork_that_took_people_in_is_refused(self, used: pp.Ledger, tmp_path: Path) -> None:
+        """Two copies went on; the one was recovered, and the people who joined the other were not counted as lost."""
+        used.backup(tmp_path / "old.db")
+        used.backup(tmp_path / "fork.db")
+        fork = pp.Ledger.open(f"sqlite:///{tmp_path / 'fork.db'}", key=KEY)
+        fork.join(["d"], 1.0)
+        fork.write_anchor(tmp_path / "fork.json")
+        used.charge("later", used.members(["b"]), flat(5), [0])
+        used.charge("latest", used.members(["b"]), flat(5), [0])
+        used.write_anchor(tmp_path / "anchor.json")
+        copy = self.recovered(tmp_path)
+        copy.join(["e"], 1.0)  # nobody was lost, by the anchor
+        with pytest.raises(pp.InvalidInput, match="old or forked"):
+            pp.Ledger.open(str(copy._database), key=KEY, anchor=tmp_path / "fork.json")
 
     def test_where_people_were_lost_nobody_new_joins(self, lost: Callable, tmp_path: Path) -> None:
         """Whoever is not in the copy may have joined and spent since."""
