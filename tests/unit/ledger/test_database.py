@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
+import signal
 import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +158,87 @@ class TestInMidRun:
         other.execute("ROLLBACK")
         other.close()
         assert not run.settle().repeated
+
+
+def told_to_a_child(prepare: Callable[[], None], use: Callable[[], object]) -> str:
+    """What a process of one's own is told that does this after preparing; "" where it is told nothing."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            prepare()
+            use()
+        except pp.PrivyPurseError as error:
+            os.write(writing, str(error).encode())
+        except BaseException as error:
+            os.write(writing, f"not in words: {error!r}".encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with open(reading, encoding="utf-8") as said:
+        return said.read()
+
+
+class TestRealDisks:
+    @pytest.fixture
+    def folder(self) -> Iterator[Path]:
+        """Where another user than root may be let in."""
+        path = Path(tempfile.mkdtemp())
+        yield path
+        path.chmod(0o700)
+        shutil.rmtree(path)
+
+    @pytest.fixture
+    def used(self, ledger: pp.Ledger, folder: Path) -> pp.Ledger:
+        shutil.copy(file_of(ledger), folder / "purses.db")
+        used = pp.Ledger.open(f"sqlite:///{folder / 'purses.db'}", key=KEY)
+        used.join(["a", "b"], 1.0)
+        used.reserve("one", used.members(["a", "b"]), 9 * ONE, [0, 0])
+        return used
+
+    def uses(self, ledger: pp.Ledger) -> list[Callable[[], object]]:
+        people, many = ledger.members(["a", "b"]), np.arange(3 * 60_000).reshape(-1, 3)
+        return [
+            lambda: ledger.charge("two", people, many, [0, 0]),
+            lambda: ledger.reservation("one").settle(np.minimum(many, 9), [0, 0]),
+            lambda: ledger.join([f"new {number}" for number in range(30_000)], 1.0),
+        ]
+
+    def test_a_file_that_may_not_grow_leaves_all_as_it_was(self, used: pp.Ledger) -> None:
+        def full() -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+        before, people = used.show(), used.members(["a", "b"])
+        left = used.balances(people)
+        for use in self.uses(used):
+            said = told_to_a_child(full, use)
+            assert "could not be written" in said
+            assert "charges once" in said
+            assert used.show() == before
+            assert (used.balances(people) == left).all()
+        assert used.verify().problems == []
+        for use in self.uses(used):
+            assert told_to_a_child(lambda: None, use) == ""
+
+    @pytest.mark.parametrize("folder_too", [False, True])
+    def test_a_file_that_may_only_be_read_is_told(self, used: pp.Ledger, folder: Path, folder_too: bool) -> None:
+        before = used.show()
+        if os.getuid() == 0:  # who may do everything
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, 65_534, 65_534)
+        file_of(used).chmod(0o400)
+        folder.chmod(0o500 if folder_too else 0o700)
+
+        def become_nobody() -> None:
+            if os.getuid() == 0:
+                os.setgid(65_534)
+                os.setuid(65_534)
+
+        for use in self.uses(used):
+            assert "could not be" in told_to_a_child(become_nobody, use)
+        assert used.show() == before
+        assert used.verify().problems == []
 
 
 WRONG = {

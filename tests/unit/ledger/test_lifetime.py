@@ -11,6 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from privypurse.accounting import gdp
 from privypurse.accounting.filters import renyi_purse
 from privypurse.accounting.rdp import ORDERS, RDP
 from privypurse.accounting.releases import (
@@ -191,6 +192,14 @@ def test_a_cap_is_what_a_gaussian_release_of_that_epsilon_costs() -> None:
     assert [whole[k, k] for k in range(2)] == [rung.limit for rung in ladder.rungs]
     most = ladder.caps(np.zeros((1, 2), dtype=np.int64), 100.0)
     assert (most == whole).all()
+
+
+def test_a_release_that_was_solved_for_the_cap_to_six_digits_is_within_it() -> None:
+    ladder = Lifetime.of(GRANTS)
+    for k, rung in enumerate(ladder.rungs):
+        noise = (1 - 4e-7) / gdp.mu(0.05, np.array(rung.delta))
+        charge = ladder.charges_of([Gaussian(float(noise))])
+        assert charge[0, k] <= ladder.caps(charge, 0.05)[k, k]
 
 
 def test_at_other_orders_a_cap_is_the_most_that_an_affordable_row_costs() -> None:

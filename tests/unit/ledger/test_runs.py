@@ -252,6 +252,20 @@ def test_withdrawing_lowering_and_expiring_act_on_a_run_that_is_on_its_way(joine
     assert joined.verify().sound
 
 
+def test_sums_that_stop_at_the_ceiling_are_the_same_for_who_verifies(
+    joined: pp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the order of a rung below hers cy pays without limit, and more than 64 bits hold."""
+    monkeypatch.setattr(standing, "SNAPSHOT_EVERY", 1)
+    beyond = np.array([[2**61 - 1, 1, 1]])
+    for number in range(6):
+        assert joined.charge(f"{number}", joined.members(["cy"]), beyond, [0]).admitted.all()
+    assert joined.reserve("open", joined.members(["cy"]), beyond, [0]).admitted.all()
+    joined.change(["cy"], 0.5)
+    assert joined.balances(joined.members(["cy"])).tolist() == [0]
+    assert joined.verify().problems == []
+
+
 def test_snapshots_change_no_balance(monkeypatch: pytest.MonkeyPatch, fresh: Callable[..., pp.Ledger]) -> None:
     left = {}
     for every in (1, 10**9):
