@@ -128,6 +128,11 @@ class Inverse:
             search.learn(rows, position, found)
         return self._axis.at(search.low), search.low_epsilon
 
+    def for_all(self, epsilon: FloatArray, delta: FloatArray) -> tuple[float, float]:
+        """One parameter for everybody: what the strictest ε and δ buy, and the ε evaluated there."""
+        found, spent = self.certified(epsilon.min(keepdims=True), delta.min(keepdims=True))
+        return float(found[0]), float(spent[0])
+
     def _releases(self, position: FloatArray) -> list[Release]:
         return [self._release_at(parameter) for parameter in self._axis.at(position).tolist()]
 

@@ -14,6 +14,7 @@ from privypurse.assignment.method import UNUSED, Assignment, Calibrator
 from privypurse.assignment.sample import solved_noise
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget
+from privypurse.plans.under_ledger import Own
 
 CANDIDATE_RATES = np.linspace(0.01, 1.0, 100)
 CANDIDATE_ORDERS = np.arange(2.0, 257.0)
@@ -73,6 +74,7 @@ class CurveFit:
     """
 
     name: ClassVar[str] = "curve-fit"
+    own: ClassVar[Own] = Own.RATE
 
     def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
         given = calibrator.shape.noise_multiplier

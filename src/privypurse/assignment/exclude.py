@@ -1,6 +1,7 @@
 """Leave out the strictest people and train on the others as if they were alike."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from privypurse.assignment.uniform import Uniform
 from privypurse.budgets import ladder
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InvalidInput
+from privypurse.plans.under_ledger import Own
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Exclude:
 
     threshold: float | None = None
     name: str = "exclude"
+    own: ClassVar[Own] = Own.PRESENCE
 
     def _threshold(self, levels: Levels) -> float:
         if self.threshold is None:
@@ -44,7 +47,7 @@ class Exclude:
                 f"batch_size is {shape.batch_size:,}, but only {some.total:,} people hold ε ≥ {threshold:g}; "
                 "lower the batch size or the threshold"
             )
-        inner = Uniform().assign(some, calibrator)
+        inner = Uniform().assign(some, calibrator.only(stays))
         rate, capped = np.zeros(stays.size), np.zeros(stays.size, dtype=bool)
         rate[stays], capped[stays] = inner.rate, inner.capped
         note = f"{levels.total - some.total:,} people with ε below {threshold:g} take no part"

@@ -56,6 +56,10 @@ class Calibrator:
     accountant: Accountant
     progress: Progress | None = None
 
+    def only(self, which: AnyArray) -> Calibrator:
+        """For some of the levels, where it knows more of them than their ε and δ."""
+        return self
+
     def inverse(self, release_at: Callable[[float], Release], axis: Axis) -> Inverse:
         """ε → the parameter of these releases."""
         return Inverse(self.accountant, release_at, axis, self.progress)

@@ -32,7 +32,6 @@ from privypurse.plans.level_table import in_every_step
 from privypurse.plans.planned_training import FIXED_SHARE
 from privypurse.plans.stop_rules import Stop
 from privypurse.plans.summary import large_delta
-from privypurse.plans.under_ledger import UnderLedger
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -102,6 +101,7 @@ def _made(
             )
         at_most = real(at_most, "at_most", least=SMALLEST, most=LARGEST, hint="an ε")
     levels, level_of = budgets.levels(at_most)
+    under = None
     if shape.noise_multiplier is None:
         require_people(shape, levels, "lower it, or give noise_multiplier= and let batch_size be a divisor only")
     try:
@@ -109,7 +109,8 @@ def _made(
             decided = _decided(method, levels, calibrator)
             remarks = _remarks(decided, levels, shape)
         else:
-            decided, levels, level_of = under_ledger.assigned(method, budgets, calibrator, ledger, at_most)
+            made = under_ledger.assigned(method, budgets, calibrator, ledger, at_most)
+            decided, levels, level_of, under = made.decided, made.levels, made.level_of, made.under
             remarks = []  # expected draws follow from what people have left (rule 15)
     except InfeasibleBudget as error:
         raise _located(error, budgets, levels, level_of, shape.stop) from None
@@ -121,7 +122,7 @@ def _made(
         levels=_table(levels, decided),
         level_of=level_of,
         notes=(*decided.notes, *remarks),
-        ledger=None if ledger is None else UnderLedger(ledger.id, at_most),
+        ledger=under,
         **whose(budgets),
     )
 

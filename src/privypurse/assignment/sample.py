@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy import optimize
@@ -13,6 +14,7 @@ from privypurse.assignment.method import UNUSED, Assignment, Calibrator, refuse_
 from privypurse.assignment.uniform import Uniform
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget
+from privypurse.plans.under_ledger import Own
 
 Excess = Callable[[float], float]
 """log σ → log of (mean rate / wanted mean rate)."""
@@ -32,6 +34,7 @@ class Sample:
     """
 
     name: str = "sample"
+    own: ClassVar[Own] = Own.RATE
 
     def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
         given = calibrator.shape.noise_multiplier

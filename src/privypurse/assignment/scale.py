@@ -1,11 +1,13 @@
 """Scale: whoever grants more privacy is clipped less."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from privypurse.assignment.method import UNUSED, Assignment, Calibrator
 from privypurse.budgets.levels import Levels
+from privypurse.plans.under_ledger import Own
 
 _ROUND_DOWN = 1 - 1e-12
 
@@ -19,6 +21,7 @@ class Scale:
     """
 
     name: str = "scale"
+    own: ClassVar[Own] = Own.CLIP_NORM
 
     def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
         rate = min(1.0, calibrator.shape.batch_size / levels.total)

@@ -1,26 +1,28 @@
 """Plans under a ledger: everybody's rate or clip norm within what they allow now, and within what they have left.
 
-What is one for all (noise, divisor, steps) is given or solved from public balances; a person's own rate or clip norm
-follows from their own balance, and who has nothing left gets rate 0, silently (rule 15).
+What is one for all (noise, divisor, steps, and the one rate where there is one) is given or solved from public
+balances; what a person has of their own follows from their own balance by a public list, and who has nothing left
+gets rate 0, silently (rule 15).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from privypurse.accounting.inverse import Inverse
-from privypurse.arrays import FloatArray, IntArray, distinct
+from privypurse.arrays import AnyArray, FloatArray, IntArray, distinct
 from privypurse.assignment.method import Assignment, Calibrator, Method
-from privypurse.assignment.sample import Sample
-from privypurse.assignment.scale import Scale
 from privypurse.budgets import Budgets
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans.price_list import PriceList
 from privypurse.plans.training_shape import TrainingShape
+from privypurse.plans.under_ledger import Own, UnderLedger
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -41,11 +43,7 @@ def require_ledger(ledger: Any, budgets: Budgets, method: Method, shape: Trainin
         raise InvalidInput(f"ledger is {ledger!r}; give pp.Ledger.open(url)")
     if budgets.person is None:
         raise InvalidInput(_NO_IDS)
-    if not isinstance(method, Sample | Scale):
-        raise InvalidInput(
-            f'method is {method.name!r}; with ledger= it is "sample" or "scale", whose rates or clip norms can '
-            "follow each person's own balance"
-        )
+    _own(method)
     if shape.extra_steps:
         raise InvalidInput(
             "extra_steps is for plans without a ledger: their filter has an order for one run, and under a ledger "
@@ -53,46 +51,87 @@ def require_ledger(ledger: Any, budgets: Budgets, method: Method, shape: Trainin
         )
 
 
-def assigned(
-    method: Method,
-    budgets: Budgets,
-    calibrator: Calibrator,
-    ledger: Ledger,
-    at_most: float | None,
-) -> tuple[Assignment, Levels, IntArray]:
-    """What the method assigns within everybody's purse, its levels, and for each person their level.
+def _own(method: Method) -> Own:
+    """What of a person follows from what they have left, as the method says."""
+    own = getattr(method, "own", None)
+    if not isinstance(own, Own):
+        raise InvalidInput(
+            f"method is {method.name!r}, which does not say what of a person may follow from their own balance; with "
+            "ledger= a method has to: own = Own.RATE, Own.CLIP_NORM or Own.PRESENCE (privypurse.plans.under_ledger)"
+        )
+    return own
 
-    Guarantee: noise, divisor and steps follow from budgets, grants and public caps; each rate or clip norm costs at
-    most what its person has left, at every order that counts for them, and at most the run's public cap.
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """What a method assigns within everybody's purse."""
+
+    decided: Assignment
+    levels: Levels
+    level_of: IntArray
+    """For each person their level."""
+    under: UnderLedger
+
+
+def assigned(
+    method: Method, budgets: Budgets, calibrator: Calibrator, ledger: Ledger, at_most: float | None
+) -> Assigned:
+    """What the method assigns within everybody's purse.
+
+    Guarantee: noise, divisor, steps and a rate for all follow from budgets, grants and public caps; each rate or clip
+    norm costs at most what its person has left, at every order that counts for them, and at most the public cap.
     """
     assert budgets.person is not None
     members = ledger.members(budgets.person[budgets.first_record])
-    rung, (levels, level_of) = members.rung.astype(np.int64), budgets.levels(at_most)
-    if calibrator.shape.noise_multiplier is None:
-        groups, group_of = distinct(level_of, rung, *ledger.public_room(members).T)
-        public = Levels(levels.epsilon[groups[0]], levels.delta[groups[0]], np.bincount(group_of).astype(np.int64))
-        purses = _PublicPurses(ledger, np.stack(groups[2:], axis=1), groups[1], at_most)
-        sigma = method.assign(public, _WithinPurses(**vars(calibrator), purses=purses)).noise_multiplier
-        calibrator = replace(calibrator, shape=calibrator.shape.with_noise(sigma))
-    decided, shape = method.assign(levels, calibrator), calibrator.shape
-    rate = None if isinstance(method, Sample) else float(decided.rate[0])
-    prices, proved = _prices(ledger, shape, rate), decided.rate
-    if rate is not None:
-        proved = decided.clip_norm / (shape.clip_norm * decided.noise_multiplier)
-    room = np.minimum(ledger.room(members), ledger.caps(prices.charges, at_most)[rung])
-    place = np.minimum(prices.affordable(room), prices.at_most(proved)[level_of])
+    levels, level_of = budgets.levels(at_most)
+    decided, rate = _one_for_all(method, levels, level_of, calibrator, _Purses.public(ledger, members, at_most))
+    under, shape = UnderLedger(ledger.id, at_most, _own(method), rate), calibrator.shape
+    shape = shape.with_noise(decided.noise_multiplier)
+    prices, allowed = PriceList.of(ledger, shape, under.own, rate), decided.rate
+    if under.own is Own.CLIP_NORM:
+        allowed = decided.clip_norm / (shape.clip_norm * decided.noise_multiplier)
+    room = np.minimum(ledger.room(members), ledger.caps(prices.charges, at_most)[members.rung.astype(np.int64)])
+    place = np.minimum(prices.affordable(room), prices.at_most(allowed)[level_of])
     (level, row), of_person = distinct(level_of, place)
-    rates, norms = prices.table(row, shape, rate)
+    rates, norms = prices.table(row, shape)
+    notes = (*decided.notes, *_public_note(ledger, members, under.own))
+    made = replace(decided, rate=rates, clip_norm=norms, capped=decided.capped[level], from_budgets=True, notes=notes)
     people = np.bincount(of_person).astype(np.int64)
-    made = replace(decided, rate=rates, clip_norm=norms, capped=decided.capped[level], from_budgets=True)
-    made = replace(made, notes=(*made.notes, *_public_note(ledger, members)))
-    return made, Levels(levels.epsilon[level], levels.delta[level], people), of_person
+    return Assigned(made, Levels(levels.epsilon[level], levels.delta[level], people), of_person, under)
 
 
-def _public_note(ledger: Ledger, members: Members) -> tuple[str, ...]:
-    """Said where nobody has anything left by grants and public caps: of real balances it knows nothing (rule 15)."""
-    if (ledger.public_balances(members) > 0).any():
+def _one_for_all(
+    method: Method, levels: Levels, level_of: IntArray, calibrator: Calibrator, purses: _Purses
+) -> tuple[Assignment, float | None]:
+    """What each level may have by its ε, with noise solved within public balances; and the one rate, where it is one.
+
+    Of a person's own rate or clip norm public balances do not say anything; of one for all they do.
+    """
+    alone = _own(method) is Own.PRESENCE
+    if calibrator.shape.noise_multiplier is None or alone:
+        (level, *_), group_of = distinct(level_of, purses.rung, *purses.room.T)
+        _, first = np.unique(group_of, return_index=True)
+        public = Levels(levels.epsilon[level], levels.delta[level], np.bincount(group_of).astype(np.int64))
+        decided = method.assign(public, _WithinPurses(**vars(calibrator), purses=purses.only(first)))
+        if alone:
+            each = np.searchsorted(level, np.arange(levels.epsilon.size))  # groups are sorted by level
+            rate, norm, capped = decided.rate[each], decided.clip_norm[each], decided.capped[each]
+            return replace(decided, rate=rate, clip_norm=norm, capped=capped), float(rate.max())
+        calibrator = replace(calibrator, shape=calibrator.shape.with_noise(decided.noise_multiplier))
+    decided = method.assign(levels, calibrator)
+    return decided, None if _own(method) is Own.RATE else float(decided.rate.max())
+
+
+def _public_note(ledger: Ledger, members: Members, own: Own) -> tuple[str, ...]:
+    """Said where people have nothing left by grants and public caps: of real balances it knows nothing (rule 15)."""
+    empty = int(np.count_nonzero(ledger.public_balances(members) == 0))
+    if not empty or (empty < len(members) and own is not Own.PRESENCE):
         return ()
+    if empty < len(members):
+        return (
+            f"{empty:,} people have withdrawn, or have nothing left by public caps: noise and rate are what the "
+            "others pay for. Who of them takes part follows from what each one really has left, and is not shown",
+        )
     return (
         f"by public caps nobody listed has anything left: those of the runs so far ({len(ledger.runs()):,} in this "
         "ledger) add up to all that was granted. Who still takes part follows from what each one really has left, "
@@ -100,76 +139,97 @@ def _public_note(ledger: Ledger, members: Members) -> tuple[str, ...]:
     )
 
 
-def _prices(ledger: Ledger, shape: TrainingShape, rate: float | None) -> PriceList:
-    assert shape.noise_multiplier is not None
-    if rate is None:
-        return PriceList.of_rates(ledger, shape.noise_multiplier, shape.steps)
-    return PriceList.of_contributions(ledger, rate, shape.steps)
-
-
 @dataclass(frozen=True, eq=False)
-class _PublicPurses:
-    """Public balances of groups of people, and the cap of the run to be planned."""
+class _Purses:
+    """Public balances of people, or of groups of them, and the cap of the run to be planned."""
 
     ledger: Ledger
     room: IntArray
     rung: IntArray
     at_most: float | None
 
-    def most(self, prices: PriceList) -> FloatArray:
+    @classmethod
+    def public(cls, ledger: Ledger, members: Members, at_most: float | None) -> _Purses:
+        return cls(ledger, ledger.public_room(members), members.rung.astype(np.int64), at_most)
+
+    def only(self, which: AnyArray) -> _Purses:
+        return replace(self, room=self.room[which], rung=self.rung[which])
+
+    def about(self, prices: PriceList) -> FloatArray:
         """About the rate or contribution that each group can pay for."""
+        most = prices.about(self._within_cap(prices))
+        if not most.any():
+            raise InfeasibleBudget(
+                "the public balance of everybody is used up: the caps of earlier runs (at_most=) add up to what was "
+                "granted. Give noise_multiplier=, or leave those people out"
+            )
+        return most
+
+    def for_all(self, prices: PriceList) -> float:
+        """The largest of the list that every group can pay for which has anything left."""
+        room = self._within_cap(prices)
+        place = int(prices.affordable(room[(room > 0).all(axis=1)]).min(initial=prices.value.size - 1))
+        if place < 0 or not (room > 0).all(axis=1).any():
+            raise InfeasibleBudget(
+                "the public balance of everybody is used up, or that of somebody all but, so no noise and no rate "
+                "serves for all: the caps of earlier runs (at_most=) add up to what was granted. Leave those people "
+                'out, or give noise_multiplier= with method="sample", by which everybody has a rate of their own'
+            )
+        return float(prices.value[place])
+
+    def _within_cap(self, prices: PriceList) -> IntArray:
         own = np.arange(self.rung.size), self.rung  # a cap is one at the own order; what fits it fits at the others
         room = self.room.copy()
         room[own] = np.minimum(room[own], self.ledger.caps(prices.charges, self.at_most)[self.rung, self.rung])
-        return prices.about(room)
+        return room
 
 
 class _Within(Inverse):
     """What an ε buys, at most what its group's purse pays for."""
 
-    most: FloatArray
+    purses: _Purses
+    prices: Callable[[int], PriceList]
+    """One in so many releases."""
+
+    @cached_property
+    def _most(self) -> FloatArray:
+        return self.purses.about(self.prices(_COARSE))
 
     def guess(self, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
-        return self._least(super().guess(epsilon, delta))
+        return np.minimum(super().guess(epsilon, delta), self._most)
 
     def certified(self, epsilon: FloatArray, delta: FloatArray) -> tuple[FloatArray, FloatArray]:
         found, spent = super().certified(epsilon, delta)
-        return self._least(found), spent
+        return np.minimum(found, self._most), spent
 
-    def _least(self, found: FloatArray) -> FloatArray:
-        if not self.most.any() or (found.size != self.most.size and not self.most.all()):
-            raise InfeasibleBudget(
-                "the public balance of everybody, or for full batches of somebody, is used up: the caps of earlier "
-                "runs (at_most=) add up to what was granted. Give noise_multiplier=, or leave those people out"
-            )
-        # One for all: what the least purse pays for.
-        return np.minimum(found, self.most if found.size == self.most.size else self.most.min())
+    def for_all(self, epsilon: FloatArray, delta: FloatArray) -> tuple[float, float]:
+        found, spent = super().certified(epsilon.min(keepdims=True), delta.min(keepdims=True))
+        return min(float(found[0]), self.purses.for_all(self.prices(1))), float(spent[0])
 
 
 @dataclass(frozen=True)
 class _WithinPurses(Calibrator):
     """Solves noise for what people allow now and have left by public account."""
 
-    purses: _PublicPurses | None = None
+    purses: _Purses | None = None
+
+    def only(self, which: AnyArray) -> Calibrator:
+        assert self.purses is not None
+        return replace(self, purses=self.purses.only(which))
 
     def rates(self, noise_multiplier: float) -> Inverse:
-        prices = PriceList.of_rates(self._ledger, noise_multiplier, self.shape.steps, _COARSE)
-        return self._within(super().rates(noise_multiplier), prices)
+        inverse = super().rates(noise_multiplier)
+        return self._within(inverse, PriceList.of_rates, noise_multiplier)
 
     def inverse_noise(self, rate: float) -> Inverse:
-        prices = PriceList.of_contributions(self._ledger, rate, self.shape.steps, _COARSE)
-        return self._within(super().inverse_noise(rate), prices)
-
-    @property
-    def _ledger(self) -> Ledger:
-        assert self.purses is not None
-        return self.purses.ledger
+        return self._within(super().inverse_noise(rate), PriceList.of_contributions, rate)
 
     def inverse(self, release_at: Any, axis: Any) -> Inverse:
         return _Within(self.accountant, release_at, axis, self.progress)
 
-    def _within(self, inverse: Inverse, prices: PriceList) -> Inverse:
+    def _within(self, inverse: Inverse, listed: Callable[..., PriceList], at: float) -> Inverse:
         assert isinstance(inverse, _Within)
         assert self.purses is not None
-        inverse.most = self.purses.most(prices)
+        ledger, steps = self.purses.ledger, self.shape.steps
+        inverse.purses, inverse.prices = self.purses, lambda every: listed(ledger, at, steps, every)
         return inverse

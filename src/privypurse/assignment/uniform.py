@@ -1,11 +1,13 @@
 """Everyone at the strictest budget: ordinary DP-SGD, the baseline."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from privypurse.assignment.method import UNUSED, Assignment, Calibrator
 from privypurse.budgets.levels import Levels
+from privypurse.plans.under_ledger import Own
 
 
 @dataclass(frozen=True)
@@ -16,21 +18,20 @@ class Uniform:
     """
 
     name: str = "uniform"
+    own: ClassVar[Own] = Own.PRESENCE
 
     def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
-        strictest, at_delta = levels.epsilon.min(keepdims=True), levels.delta.min(keepdims=True)
         sigma = calibrator.shape.noise_multiplier
         if sigma is None:
             rate = min(1.0, calibrator.shape.batch_size / levels.total)
-            inverse, spent = calibrator.inverse_noise(rate).certified(strictest, at_delta)
-            sigma = float(1.0 / inverse[0])
+            inverse, spent = calibrator.inverse_noise(rate).for_all(levels.epsilon, levels.delta)
+            sigma = 1.0 / inverse
         else:
-            rates, spent = calibrator.rates(sigma).certified(strictest, at_delta)
-            rate = float(rates[0])
+            rate, spent = calibrator.rates(sigma).for_all(levels.epsilon, levels.delta)
         return Assignment(
             noise_multiplier=sigma,
             rate=np.full(levels.epsilon.size, rate),
             clip_norm=np.full(levels.epsilon.size, calibrator.shape.clip_norm),
-            capped=np.full(levels.epsilon.size, bool(spent[0] < UNUSED * strictest[0])),
+            capped=np.full(levels.epsilon.size, bool(spent < UNUSED * levels.epsilon.min())),
             from_budgets=True,
         )

@@ -81,8 +81,7 @@ def accounting_of(
     if plan.filter is not None and not settings.exact:
         raise InvalidInput("extra steps need a filter, and a filter needs exact=True: an estimate bounds nothing")
     # Under a ledger rates follow from what people have left, and may not decide what is one for all (rule 15).
-    public = plan.method == "scale" and plan.batch_size >= plan.people
-    if not (in_every_step(plan.levels.rate) if plan.ledger is None else public):
+    if not (in_every_step(plan.levels.rate) if plan.ledger is None else plan.ledger.rate == 1.0):
         return Sampled(settings, passes)
     if not settings.exact:
         raise InvalidInput("where everyone is in every step the accounting is exact as it is; leave exact=True")
