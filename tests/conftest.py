@@ -8,9 +8,11 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import components
+from privypurse import _totals
 
 
 def pytest_configure() -> None:
+    _totals.said()  # once in a process, which here would be in whichever test comes first
     components.required()  # a name that is not known is an error before anything runs
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 import privypurse as pp
+from privypurse import _totals
 from privypurse.cli import demo, federate, ledger, plan, query, receipt, train
 from privypurse.cli.showing import as_it_is
 
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Gives 0 if it went well, 2 if the input was wrong (with a message that says how to mend it), 130 after Ctrl-C.
     """
     options = _parser().parse_args(arguments)
+    _totals.said()  # by each command in its own words
     console = Console(highlight=False)
     try:
         options.run(options, console)

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import privypurse as pp
+from privypurse._totals import NOT_KEPT
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.plans import summary
 
@@ -28,7 +29,7 @@ def show_plan(plan: pp.Plan, console: Console) -> None:
         for row in plan.by_level():
             table.add_row(*summary.cells(row))
         console.print(table)
-        below = [summary.ROUNDED, summary.SENSITIVE, summary.NOT_KEPT]
+        below = [summary.ROUNDED, summary.SENSITIVE, NOT_KEPT]
     else:
         below = [summary.SAVED]
     for line in (plan.promise.text, *below):

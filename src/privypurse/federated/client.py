@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from privypurse._storage import digest_of, digest_of_arrays
+from privypurse._totals import say_not_kept
 from privypurse._validate import is_integer, one_of
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
@@ -106,6 +107,8 @@ class Client:
         _refuse_unfit(dataset, new_model, offer, adversary)
         if ledger is not None:
             require_ledger(ledger, offer, budgets)
+        else:
+            say_not_kept(seed)
         owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()

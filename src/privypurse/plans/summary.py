@@ -101,7 +101,6 @@ ROUNDED = (
     "step and the model, if training draws people by independent coins with exactly these rates."
 )
 SAVED = "The saved plan follows from people's budgets and from what they have left: keep it as safe as the data."
-NOT_KEPT = "No ledger: what other trainings and questions take from the same people is not added up."
 SENSITIVE = "This table and the saved plan follow from people's budgets: keep them as safe as the data."
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from privypurse._storage import digest_of_arrays
+from privypurse._totals import say_not_kept
 from privypurse._validate import integer, one_of, real
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
@@ -105,6 +106,8 @@ class Analyst:
         self.purses: Purses
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
         if ledger is None:
+            if purses is None:
+                say_not_kept(seed)
             self.purses = Filter(self._epsilon, budgets.delta[budgets.first_record], currency)
         else:
             _refuse_beside_ledger(currency, purses)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+from privypurse._totals import say_not_kept
 from privypurse._validate import integer
 from privypurse.accounting import Progress
 from privypurse.errors import InvalidInput
@@ -111,6 +112,8 @@ def train(
     """
     _refuse_scheduler(scheduler)
     require_ledger(plan, ledger, seed)
+    if ledger is None and not forgiving:
+        say_not_kept(seed)
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     plan, most = records.plan, records.plan.all_steps
     goal = most if steps is None else min(integer(steps, "steps"), most)

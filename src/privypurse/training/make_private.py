@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+from privypurse._totals import say_not_kept
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.training.current_batch import CurrentBatch
@@ -240,6 +241,8 @@ def make_private(
     if loss_reduction not in ("mean", "sum"):
         raise InvalidInput(f"loss_reduction is {loss_reduction!r}; it must be 'mean' or 'sum'")
     require_ledger(plan, ledger, seed)
+    if ledger is None:
+        say_not_kept(seed)
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     if execution.capture:
         raise InvalidInput("capture=True is for pp.train: here the loop is yours; leave capture out")
