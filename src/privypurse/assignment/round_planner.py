@@ -11,10 +11,12 @@ budgets alone, and the schedule can be composed tightly: noise is solved so that
 what the most generous grant, and each other person's chances so that they spend their own ε.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -37,6 +39,10 @@ from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import TrainingShape
 from privypurse.plans.schedule import Round, Schedule
+from privypurse.plans.under_ledger import UnderLedger
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 _LEFT = 0.02  # of the largest ε: rounds for less than this are not worth their noise
 _CLOSE = 5e-4  # of ε: how near the noise is solved
@@ -98,6 +104,8 @@ def schedule(
     epochs: float,
     batch_size: int,
     clip_norm: float = 1.0,
+    ledger: Ledger | None = None,
+    at_most: float | None = None,
     accountant: str = "pld",
     progress: Progress | None = None,
 ) -> Schedule:
@@ -105,7 +113,8 @@ def schedule(
 
     All rounds together take as many steps as ``epochs`` over everybody would; a round that draws fewer people, or at
     a smaller threshold, takes fewer of them, and one that would take none is left out. ``batch_size`` is the public
-    divisor of every step. With method "groups" each group gets ``epochs`` of its own.
+    divisor of every step. With method "groups" each group gets ``epochs`` of its own. ``ledger`` is where its people
+    are charged for life when it is trained, with the public cap ``at_most``, an ε (None: all of public balances).
 
     Guarantee: ``schedule.spent() <= budgets.epsilon`` for every record, proved by the named accountant.
     """
@@ -113,6 +122,7 @@ def schedule(
     chosen: InRounds = named(method, SCHEDULES)
     if not isinstance(chosen, InRounds):
         raise InvalidInput(f"method must be a name or a method in rounds, not {type(chosen).__name__}")
+    under = _under(ledger, budgets, at_most)
     shape = TrainingShape(steps=1, batch_size=batch_size, clip_norm=clip_norm)
     levels, level_of = budgets.levels()
     require_people(shape, levels, "lower it")
@@ -129,10 +139,21 @@ def schedule(
         level_of=level_of,
         separate=not isinstance(chosen, Groups) and chosen.separate,
         notes=work.notes(),
+        ledger=under,
         **whose(budgets),
     )
     refuse_overspending(made, progress)
     return made
+
+
+def _under(ledger: Ledger | None, budgets: Budgets, at_most: float | None) -> UnderLedger | None:
+    if ledger is None:
+        if at_most is not None:
+            raise InvalidInput(f"at_most is {at_most!r}, a run's cap in a ledger; give ledger= too, or leave it out")
+        return None
+    if budgets.person is None:
+        raise InvalidInput("a ledger knows people by id, and these budgets have none; give Budgets(…, person=ids)")
+    return UnderLedger(ledger.id, at_most, ledger.members(budgets.person[budgets.first_record]).numbers)
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans.price_list import PriceList
 from privypurse.plans.training_shape import TrainingShape
-from privypurse.plans.under_ledger import Own, UnderLedger
+from privypurse.plans.under_ledger import Own, PlannedUnderLedger
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -70,7 +70,7 @@ class Assigned:
     levels: Levels
     level_of: IntArray
     """For each person their level."""
-    under: UnderLedger
+    under: PlannedUnderLedger
 
 
 def assigned(
@@ -85,8 +85,8 @@ def assigned(
     members = ledger.members(budgets.person[budgets.first_record])
     levels, level_of = budgets.levels(at_most)
     decided, rate = _one_for_all(method, levels, level_of, calibrator, _Purses.public(ledger, members, at_most))
-    under, shape = UnderLedger(ledger.id, at_most, _own(method), rate), calibrator.shape
-    shape = shape.with_noise(decided.noise_multiplier)
+    under = PlannedUnderLedger(ledger.id, at_most, members.numbers, _own(method), rate)
+    shape = calibrator.shape.with_noise(decided.noise_multiplier)
     prices, allowed = PriceList.of(ledger, shape, under.own, rate), decided.rate
     if under.own is Own.CLIP_NORM:
         allowed = decided.clip_norm / (shape.clip_norm * decided.noise_multiplier)

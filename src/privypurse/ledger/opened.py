@@ -238,6 +238,11 @@ class OpenLedger:
     def write_anchor(self, path: str | Path) -> None:
         self.anchor().write(path)
 
+    def require_anchor(self, path: str | Path) -> None:
+        """Raise if this is an older or forked copy of the ledger that the anchor in this file is of."""
+        with self._reading() as connection:
+            anchors.require(connection, anchors.read(path), path)
+
     def export(self, path: str | Path) -> None:
         """All entries and keyed ids as JSON lines, for its owner's eyes."""
         with self._reading() as connection:

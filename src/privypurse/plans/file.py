@@ -3,7 +3,6 @@
 import base64
 import json
 import zlib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from privypurse.plans.level_table import LevelTable
 from privypurse.plans.planned_training import PlannedTraining
 from privypurse.plans.promise import Promise
 from privypurse.plans.training_shape import TrainingShape
-from privypurse.plans.under_ledger import UnderLedger
+from privypurse.plans.under_ledger import PlannedUnderLedger
 
 FORMAT = "privypurse-plan"
 VERSIONS = (1, 2, 3)
@@ -68,7 +67,7 @@ def _content(plan: PlannedTraining) -> dict[str, Any]:
         "level_of": _packed(plan.level_of),
         "owner": None if plan.owner is None or _one_after_another(plan) else _packed(plan.owner),
         **({} if plan.keyed_ids is None else {"people": _people(plan.keyed_ids)}),
-        **({} if plan.ledger is None else {"ledger": asdict(plan.ledger)}),
+        **({} if plan.ledger is None else {"ledger": _ledger(plan.ledger)}),
         **({} if plan.seal is None else {"rows": {"key": plan.seal.key.hex(), "digest": plan.seal.digest.hex()}}),
     }
 
@@ -85,6 +84,17 @@ def _people(keyed_ids: KeyedIds) -> dict[str, Any]:
         "mark": keyed_ids.mark,
         "digests": _base85(keyed_ids.digests.astype("<u8").tobytes()),  # they are random: nothing would compress them
     }
+
+
+def _ledger(ledger: PlannedUnderLedger) -> dict[str, Any]:
+    smallest = np.min_scalar_type(int(ledger.numbers.max()))
+    return {**vars(ledger), "numbers": _packed(ledger.numbers.astype(smallest))}
+
+
+def _under_ledger(content: dict[str, Any] | None) -> PlannedUnderLedger | None:
+    if content is None:
+        return None
+    return PlannedUnderLedger(**{**content, "numbers": _unpacked(content["numbers"]).astype(np.int64)})
 
 
 def _keyed_ids(content: dict[str, Any] | None) -> KeyedIds | None:
@@ -112,7 +122,7 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
     try:
         if content["promise"]["protects"] == Promise.PART:
             raise InvalidInput("it is one round of a larger whole, which promises nothing by itself; make a plan")
-        keyed_ids, rows, ledger = _keyed_ids(content.get("people")), content.get("rows"), content.get("ledger")
+        keyed_ids, rows = _keyed_ids(content.get("people")), content.get("rows")
         level_of = _unpacked(content["level_of"])
         owner = None if content["owner"] is None else _unpacked(content["owner"])
         return kind(
@@ -125,7 +135,7 @@ def loads(text: str, kind: type[P], name: str = "plan") -> P:
             owner=np.arange(level_of.size) if owner is None and keyed_ids is not None else owner,
             notes=tuple(content["notes"]),
             keyed_ids=keyed_ids,
-            ledger=None if ledger is None else UnderLedger(**ledger),
+            ledger=_under_ledger(content.get("ledger")),
             seal=None if rows is None else Seal(bytes.fromhex(rows["key"]), bytes.fromhex(rows["digest"])),
         )
     except InvalidInput as error:

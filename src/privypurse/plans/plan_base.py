@@ -13,6 +13,7 @@ from privypurse.budgets import Budgets
 from privypurse.budgets.person_ids import KeyedIds, applied
 from privypurse.errors import InvalidInput
 from privypurse.plans.promise import Promise
+from privypurse.plans.under_ledger import UnderLedger
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,6 +37,8 @@ class PlanBase(ABC):
     """Who the units are, as keyed digests of their ids; None where there are no ids."""
     person: AnyArray | None = field(default=None, repr=False)
     """The ids of the records that it was applied to, in their order. In memory only, never saved."""
+    ledger: UnderLedger | None = None
+    """The ledger that it was made with, and has to be trained with."""
     _spent: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
     WHAT: ClassVar[str]
@@ -50,6 +53,8 @@ class PlanBase(ABC):
             raise InvalidInput(
                 f"a {self.WHAT} with ids needs one for each of its {level_of.size:,} people, and their records"
             )
+        if self.ledger is not None and (self.ledger.numbers.size != level_of.size or self.keyed_ids is None):
+            raise InvalidInput(f"a {self.WHAT} with a ledger needs the number there of each of its people, and ids")
         checked = {"promise": Promise(self.promise), "notes": tuple(self.notes), "level_of": level_of, "owner": owner}
         for name, value in checked.items():
             object.__setattr__(self, name, value)

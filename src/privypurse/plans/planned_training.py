@@ -13,7 +13,7 @@ from privypurse.errors import InvalidInput
 from privypurse.plans.level_table import LevelRow, LevelTable, in_every_step
 from privypurse.plans.plan_base import PlanBase
 from privypurse.plans.training_shape import TrainingShape
-from privypurse.plans.under_ledger import UnderLedger
+from privypurse.plans.under_ledger import PlannedUnderLedger
 
 FIXED_SHARE = 0.9
 """Of δ, for the steps that are fixed beforehand; the rest is for what a filter lets follow (rule 5)."""
@@ -27,8 +27,7 @@ class PlannedTraining(PlanBase):
     levels: LevelTable
     seal: Seal | None = field(default=None, repr=False)
     """Without ids: the file whose rows these are, on the command line."""
-    ledger: UnderLedger | None = None
-    """The ledger that it was made with, and has to be trained with."""
+    ledger: PlannedUnderLedger | None = None
 
     WHAT: ClassVar[str] = "plan"
     MADE_BY: ClassVar[str] = "pp.plan"

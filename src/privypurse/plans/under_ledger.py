@@ -1,9 +1,12 @@
-"""What a plan remembers of the ledger that it was made with."""
+"""What a plan or a schedule remembers of the ledger that it was made with."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from privypurse._validate import real
+from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 
 
@@ -18,11 +21,19 @@ class Own(StrEnum):
 
 @dataclass(frozen=True)
 class UnderLedger:
-    """The ledger that a plan was made with, the run's public cap there, and what people have of their own."""
+    """The ledger that it was made with, the run's public cap there, and its people."""
 
     id: str
     at_most: float | None
     """An ε at each person's δ that public balances lose; None: all that they have."""
+    numbers: IntArray = field(repr=False, compare=False)
+    """Of each person planned, in the ledger: all of them lose the public cap, whoever has records then."""
+
+
+@dataclass(frozen=True)
+class PlannedUnderLedger(UnderLedger):
+    """The same of a plan, with what people have of their own."""
+
     own: Own
     rate: float | None
     """The sampling rate of all who take part, whether or not anybody does; None where each has their own."""

@@ -16,6 +16,19 @@ _SPAN = 0.5  # seconds of steps that one entry covers
 _MOST = 4096
 
 
+class Ahead:
+    """How many steps one entry covers: about a span of seconds at the speed of late, at most twice the last ones."""
+
+    def __init__(self, span: float, most: int) -> None:
+        self._span, self._most, self._steps, self._time = span, most, 1, time.monotonic()
+
+    def next(self) -> int:
+        now = time.monotonic()
+        passed, self._time = max(now - self._time, 1e-6), now
+        self._steps = max(1, min(self._most, round(self._steps * self._span / passed), 2 * self._steps))
+        return self._steps
+
+
 class Journal:
     """Counts steps in a file that one process holds at a time (`HeldFile`).
 
@@ -44,7 +57,7 @@ class Journal:
                 f"the journal {path} counts the steps of another plan; give each plan a journal of its own"
             )
         self.counted = self._reserved = self._found = int(counted)
-        self._ahead, self._entry_time, self._process = 1, time.monotonic(), os.getpid()
+        self._ahead, self._process = Ahead(_SPAN, _MOST), os.getpid()
         self._closed = False
         atexit.register(self.close)
 
@@ -55,11 +68,7 @@ class Journal:
         """Make sure that ``steps`` steps are on disk."""
         with self._thread:
             if steps > self._reserved:
-                now = time.monotonic()
-                passed = max(now - self._entry_time, 1e-6)
-                self._ahead = max(1, min(_MOST, round(self._ahead * _SPAN / passed), 2 * self._ahead))
-                self._entry_time = now
-                reserved = min(steps - 1 + self._ahead, max(self._steps, steps))
+                reserved = min(steps - 1 + self._ahead.next(), max(self._steps, steps))
                 self._file.write(self._entry(reserved))
                 self._reserved = reserved
             self.counted = max(self.counted, steps)

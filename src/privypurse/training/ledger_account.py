@@ -6,22 +6,21 @@ clipped to the norm that they are charged at, what was reserved above that. Neve
 
 from __future__ import annotations
 
-import json
 import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privypurse._storage import make_folder, replace_text
 from privypurse.arrays import AnyArray, IntArray, distinct
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.plans.plan_base import PlanBase
 from privypurse.plans.price_list import PriceList
+from privypurse.training.begun_steps import BegunSteps
 from privypurse.training.individual.lifetime_charges import lifetime_charges
 from privypurse.training.journal import Journal
+from privypurse.training.remembered_run import RememberedRun
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger, Reservation
@@ -35,14 +34,14 @@ _SECONDS = 60.0
 _FOREVER = np.iinfo(np.int64).max
 
 
-def require_ledger(plan: Plan, ledger: Any, seed: int | None) -> None:
-    """Raise unless the plan may be trained with this ledger, or with none."""
+def require_ledger(plan: PlanBase, ledger: Any, seed: int | None) -> None:
+    """Raise unless the plan or schedule may be trained with this ledger, or with none."""
     if isinstance(ledger, Account):  # of rounds, which reserve as a whole
         return
     if ledger is None:
         if plan.ledger is not None and seed is None:
             raise InvalidInput(
-                f"the plan was made with the ledger {plan.ledger.id}, and its people are charged there; give "
+                f"the {plan.WHAT} was made with the ledger {plan.ledger.id}, and its people are charged there; give "
                 "ledger=pp.Ledger.open(url). Only seeded runs, which are for tests, go without"
             )
         return
@@ -52,23 +51,23 @@ def require_ledger(plan: Plan, ledger: Any, seed: int | None) -> None:
         raise InvalidInput(f"ledger is {ledger!r}; give pp.Ledger.open(url)")
     if plan.ledger is None:
         raise InvalidInput(
-            "the plan was made without a ledger, so its rates may cost more for life than people have left; make it "
-            "with pp.plan(…, ledger=ledger)"
+            f"the {plan.WHAT} was made without a ledger, so it may cost more for life than people have left; make it "
+            f"with {plan.MADE_BY}(…, ledger=ledger)"
         )
     if plan.ledger.id != ledger.id:
         raise InvalidInput(
-            f"the plan was made with the ledger {plan.ledger.id}, and this one is {ledger.id}; give the one it was "
-            "made with"
+            f"the {plan.WHAT} was made with the ledger {plan.ledger.id}, and this one is {ledger.id}; give the one "
+            "it was made with"
         )
 
 
 def require_journal(journal: Path) -> None:
     """Raise if a run's reservation is remembered, but the journal beside it, which was made before, is gone."""
-    if _beside(journal).is_file() and not journal.exists():
+    remembered = RememberedRun.read(journal)
+    if remembered is not None and not journal.exists():
         raise InvalidInput(
-            f"{journal}, which counts the steps of run {_read(_beside(journal))['run']!r}, is gone, and so is how "
-            "many were taken; settle the run at all it has reserved (privypurse ledger recover), and train in "
-            "another folder"
+            f"{journal}, which counts the steps of run {remembered.run!r}, is gone; settle the run (privypurse "
+            f"ledger recover --checkpoint {journal.parent}), and train in another folder"
         )
 
 
@@ -77,7 +76,9 @@ class Account:
 
     Guarantee: all steps of the plan are reserved before the first one; whoever could not pay, has withdrawn or
     lowered their grant below what is taken contributes to no further step; settled is at least what every step that
-    was begun costs. ``takes_part`` is internal: it follows from what people have left (rule 15).
+    was begun costs. Everybody planned is listed, so that public balances follow from plans and grants alone; who has
+    no record pays nothing, and loses the public cap. With a journal the ledger hands out the steps (`BegunSteps`).
+    ``takes_part`` is internal: it follows from what people have left (rule 15).
     """
 
     def __init__(
@@ -87,16 +88,16 @@ class Account:
         processes: Processes,
         journal: Path | None = None,
         purpose: str = "",
-        counted: int = 0,
+        counted: int | None = None,
     ) -> None:
         """Beside the journal stands the run's id: a run that goes on later goes on with its reservation.
 
-        ``counted`` is what the journal counted when it was opened.
+        ``counted`` is what the journal counted when it was opened; None where it does not say which steps are left.
         """
-        self._counted = counted
+        self._counted, self._journal = counted, journal
         self._ledger, self._plan, self._processes = ledger, plan, processes
-        self._file = None if journal is None else _beside(journal)
         self._counter, self._looked, self._settled = -1, 0.0, False
+        self._begun_steps: BegunSteps | None = None
         self.takes_part: AnyArray = np.zeros(plan.people, dtype=bool)
         """For each unit of the plan whether they may contribute; another array whenever that changes."""
         self.run_id = ""
@@ -106,27 +107,59 @@ class Account:
 
     def _reserve(self, purpose: str) -> None:
         plan, ledger = self._plan, self._ledger
-        assert plan.person is not None
-        assert plan.owner is not None
-        units, first = np.unique(plan.owner, return_index=True)  # planned people who have records here
-        members = ledger.members(plan.person[first])
-        self.run_id = _remembered(self._file, ledger, *self._identity())
+        assert plan.ledger is not None
+        members = ledger.numbered(plan.ledger.numbers)
+        present = self._present()
+        remembered = RememberedRun.of(self._journal, ledger, *self._identity())
+        self.run_id = remembered.run
         known = {run.run_id: run for run in ledger.runs()}.get(self.run_id)
         self._settled = known is not None and known.settled is not None
         self._require_consistent(known is not None)
         if known is None:
             charges, row_of, cap = self._asked()
-            row = row_of[plan.level_of[units]]
+            row = row_of[plan.level_of]
             self._require_payable(members, charges, row, cap)
+            row = np.where(present, row, -1)
             ledger.reserve(self.run_id, members, charges, row, at_most=cap, what="train", purpose=purpose)
         self._reservation = ledger.reservation(self.run_id)
+        if self._journal is not None and self._counted is not None and not self._settled:
+            self._begun_steps = BegunSteps(ledger, remembered, self._journal, self._identity()[1])
         numbers = self._reservation.reserved.numbers
         self._stands = np.array(self._reservation.admitted) & (not self._settled)
         self._begun = np.full(numbers.size, _FOREVER)  # steps that each was in, where that is not all of them
-        place = np.minimum(np.searchsorted(numbers, members.numbers), numbers.size - 1)
-        here = numbers[place] == members.numbers  # who joined the data since the run began is not in it
-        self._units, self._places = units[here], place[here]
+        self._places = np.searchsorted(numbers, members.numbers)
         self._spread()
+
+    def _present(self) -> AnyArray:
+        """For each unit of the plan whether they have a record here; their number in the ledger has to be theirs."""
+        plan = self._plan
+        assert plan.person is not None
+        assert plan.owner is not None
+        assert plan.ledger is not None
+        units, first = np.unique(plan.owner, return_index=True)
+        if not np.array_equal(self._ledger.members(plan.person[first]).numbers, plan.ledger.numbers[units]):
+            raise InvalidInput(
+                f"the {plan.WHAT} has other people by number than by id, and would charge those; it was altered: "
+                f"make it anew with {plan.MADE_BY}(…, ledger=ledger)"
+            )
+        present = np.zeros(plan.people, dtype=bool)
+        present[units] = True
+        return present
+
+    @property
+    def begun(self) -> int:
+        """How many steps the ledger had handed out before: they stay taken, whoever took them."""
+        return self._processes.same(0 if self._begun_steps is None else self._begun_steps.before)
+
+    def count(self, step: int) -> None:
+        """Before step ``step`` is released: the ledger says that it has begun."""
+        if self._begun_steps is not None:
+            self._begun_steps.count(step)
+
+    def close(self) -> None:
+        """No further step is taken here for now; the reservation stands."""
+        if self._begun_steps is not None:
+            self._begun_steps.close()
 
     def _require_consistent(self, known: bool) -> None:
         """Raise where steps were counted of a run that the ledger does not know."""
@@ -156,9 +189,7 @@ class Account:
         return charges_of_steps(self._reservation, self._identity()[1], begun)
 
     def _spread(self) -> None:
-        takes_part = np.zeros(self._plan.people, dtype=bool)
-        takes_part[self._units] = self._stands[self._places]
-        self.takes_part = takes_part
+        self.takes_part = self._stands[self._places]
 
     def require_open(self, steps_left: int) -> None:
         """Raise if steps are left to take, but the run was settled: nothing more may be released on its account."""
@@ -201,10 +232,13 @@ class Account:
         charges = self._charges(np.minimum(self._begun, steps_taken))
         own = None if spending is None else lifetime_charges(spending, self._ledger)
         if own is not None:
-            charges[self._places] = np.minimum(charges[self._places], own[self._units])
+            charges[self._places] = np.minimum(charges[self._places], own)
         table, class_of = distinct(*charges.T)
-        self._reservation.settle(np.stack(table, axis=1), class_of)
+        handed = self._begun_steps
+        self._reservation.settle(np.stack(table, axis=1), class_of, None if handed is None else handed.holder)
         self._settled = True
+        if handed is not None:
+            handed.settled()
 
 
 def charges_of_steps(reservation: Reservation, steps: int, begun: AnyArray) -> IntArray:
@@ -223,51 +257,32 @@ def charges_of_steps(reservation: Reservation, steps: int, begun: AnyArray) -> I
 def recover(journal: str | Path, ledger: Ledger) -> int:
     """Settle a run that died, by its journal or checkpoint folder; how many steps that counts.
 
-    Charged are at least the steps that it took. It cannot go on afterwards.
+    Charged are at least the steps that it took, in whatever copy of the folder. It cannot go on afterwards.
     """
     path = Path(journal) / STEPS if Path(journal).is_dir() else Path(journal)
-    if not _beside(path).is_file():
+    remembered = RememberedRun.read(path)
+    if remembered is None:
         raise InvalidInput(f"{journal} is no journal or checkpoint folder of a run with a ledger; name one")
-    content = _read(_beside(path))
-    if content["ledger"] != ledger.id:
-        raise InvalidInput(f"{journal} is of a run in the ledger {content['ledger']}, and this one is {ledger.id}")
-    steps = int(content["steps"])
-    if not path.is_file():  # rounds have none; of a run whose journal is gone nothing can be ruled out
-        ledger.recover(content["run"])
-        return steps
-    held = Journal(path, content["plan"], steps)
+    if remembered.ledger != ledger.id:
+        raise InvalidInput(f"{journal} is of a run in the ledger {remembered.ledger}, and this one is {ledger.id}")
+    if not path.is_file():  # rounds have none
+        return _recovered(remembered, ledger, None)
+    held = Journal(path, remembered.plan, remembered.steps)
     try:  # nobody else holds the journal, so the run is not under way
-        reservation = ledger.reservation(content["run"])
-        begun = np.full(reservation.reserved.numbers.size, held.counted)
-        table, class_of = distinct(*charges_of_steps(reservation, steps, begun).T)
-        ledger.recover(content["run"], np.stack(table, axis=1), class_of)
-        return held.counted
+        return _recovered(remembered, ledger, held.counted)
     finally:
         held.close()
 
 
-def _beside(journal: Path) -> Path:
-    return journal.with_name(journal.name + ".ledger")
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text("utf-8"))
-        return {name: content[name] for name in ("ledger", "run", "plan", "steps")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{file} is damaged, so which run of the ledger this is is not known: {error!r}") from None
-
-
-def _remembered(file: Path | None, ledger: Ledger, digest: str, steps: int) -> str:
-    """The run's id: that of the file, or a new one, which is written there before anything is reserved by it."""
-    if file is not None and file.exists():
-        content = _read(file)
-        if content["ledger"] != ledger.id or content["plan"] != digest:
-            raise InvalidInput(f"{file} is of another plan or ledger; give each run a folder of its own")
-        return str(content["run"])
-    run_id = f"train-{uuid.uuid4()}"
-    if file is not None:
-        content = {"ledger": ledger.id, "run": run_id, "plan": digest, "steps": steps}
-        make_folder(file.parent)
-        replace_text(file, json.dumps(content) + "\n")
-    return run_id
+def _recovered(remembered: RememberedRun, ledger: Ledger, counted: int | None) -> int:
+    """Settle at what the journal and the ledger cannot rule out: without either, at all that was reserved."""
+    handed = ledger.begun(remembered.run)
+    known = [count for count in (counted, None if handed is None else handed.count) if count is not None]
+    if not known:
+        ledger.recover(remembered.run)
+        return remembered.steps
+    reservation = ledger.reservation(remembered.run)
+    begun = np.full(reservation.reserved.numbers.size, max(known))
+    table, class_of = distinct(*charges_of_steps(reservation, remembered.steps, begun).T)
+    ledger.recover(remembered.run, np.stack(table, axis=1), class_of)
+    return max(known)

@@ -126,8 +126,9 @@ def train(
     run = PrivateRun(setup, accounting, None if folder is None else folder / STEPS, wide_sums or forgiving)
     with closing(run), modes_kept(setup.recorder.model) as bare:
         saved = Checkpoints(folder, run, records, optimizer, scheduler)
+        run.charge_to(ledger, purpose)  # before what was saved: the ledger may know of later steps
         saved.resume()
-        run.charge_to(ledger, purpose)
+        run.require_open()
         begun_at = run.steps_taken
         if not bare.training:
             bare.train()

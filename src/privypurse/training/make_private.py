@@ -251,6 +251,7 @@ def make_private(
     setup = Setup(records.plan, unwrapped(model), optimizer, seed)
     run = PrivateRun(setup, accounting_of(setup, records, loss_fn, individual), journal, wide_sums)
     run.charge_to(ledger, purpose)
+    run.require_open()
     leave_to_python()
     current_batch = CurrentBatch(run, loss_reduction)
     on_gpu = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"

@@ -70,15 +70,25 @@ class PrivateRun:
         self._journal_path = None if journal is None else Path(journal)
 
     def charge_to(self, ledger: Ledger | Account | None, purpose: str) -> None:
-        """Reserve all steps: from now on only those contribute who could pay, and stand by their grant."""
-        if ledger is not None:
-            account = ledger
-            if not isinstance(account, Account):
-                counted = 0 if self.journal is None else self.journal.counted
-                account = Account(account, self.plan, self.processes, self._journal_path, purpose, counted)
-            account.require_open(self.steps_left)
-            self.account = account
-            self._leave_out(account)
+        """Reserve all steps: from now on only those contribute who could pay, and stand by their grant.
+
+        Steps that the ledger has handed out before stay taken, also where an older copy of the journal counts fewer.
+        """
+        if ledger is None:
+            return
+        if not isinstance(ledger, Account):
+            counted = self.steps_taken if self.source.secure else None  # a seeded run takes its steps again
+            ledger = Account(ledger, self.plan, self.processes, self._journal_path, purpose, counted)
+        self.account = ledger
+        self._leave_out(ledger)
+        before, self.steps_taken = self.steps_taken, max(self.steps_taken, ledger.begun)
+        if self.accounting is not None and self.steps_taken > before:
+            self.accounting.resumed(before, self.steps_taken)
+
+    def require_open(self) -> None:
+        """Raise if the run is settled in its ledger, and has steps left."""
+        if self.account is not None:
+            self.account.require_open(self.steps_left)
 
     def _leave_out(self, account: Account) -> None:
         taking_part = torch.as_tensor(np.append(account.takes_part, False), device=self.device)
@@ -178,6 +188,8 @@ class PrivateRun:
         """Count the step, then put the noisy gradient where the optimizer looks for it."""
         self.require_step()
         step = self.steps_taken + 1
+        if self.account is not None:
+            self.account.count(step)
         if self.journal is not None:
             self.journal.count(step)  # before anything is released, and never rolled back (rule 10)
         self.steps_taken = step
@@ -248,3 +260,5 @@ class PrivateRun:
             self.journal = None
         if self._journal_path is None or not self.steps_left:
             self._settle()
+        elif self.account is not None:
+            self.account.close()

@@ -37,11 +37,10 @@ class RoundsAccount(Account):
         schedule: Schedule,
         digest: str,
         folder: Path | None = None,
-        at_most: float | None = None,
         purpose: str = "",
     ) -> None:
         """``digest`` is a fingerprint of the schedule; in ``folder`` stands the run's id."""
-        self._digest, self._at_most, self._rounds = digest, at_most, len(schedule.rounds)
+        self._digest, self._rounds = digest, len(schedule.rounds)
         self._prices: IntArray = np.stack(
             [
                 ledger.charges_of([SampledRound(chance, one.release) for chance in one.chance.tolist()])
@@ -71,11 +70,14 @@ class RoundsAccount(Account):
             )
 
     def _asked(self) -> tuple[IntArray, IntArray, float | None]:
-        return self._until()[-1], np.arange(self._prices.shape[1]), self._at_most
+        assert self._plan.ledger is not None
+        return self._until()[-1], np.arange(self._prices.shape[1]), self._plan.ledger.at_most
 
     def _require_payable(self, members: Members, charges: IntArray, row: IntArray, at_most: float | None) -> None:
+        """Raise if somebody's grant less public caps does not pay for it. Who has withdrawn does not stop others."""
         caps = self._ledger.caps(charges, at_most)[members.rung.astype(np.int64)]
         short = (charges[row] > np.minimum(self._ledger.public_room(members), caps)).any(axis=1)
+        short &= self._ledger.consenting(members)
         if short.any():
             assert isinstance(self._plan, Schedule)
             level = int(row[int(np.argmax(short))])

@@ -23,6 +23,7 @@ from privypurse.randomness import Randomness, randomness
 from privypurse.training.distributed import Processes
 from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.isolation.loss_fn import Loss
+from privypurse.training.ledger_account import require_ledger
 from privypurse.training.loop import train
 from privypurse.training.rounds_account import RoundsAccount
 
@@ -68,7 +69,6 @@ def train_rounds(
     max_records_per_person: int | None = None,
     checkpoint: str | Path | None = None,
     ledger: Ledger | None = None,
-    at_most: float | None = None,
     purpose: str = "",
     execution: Execution = DEFAULT,
     seed: int | None = None,
@@ -80,16 +80,17 @@ def train_rounds(
     and ``new_optimizer(model)`` make what is trained. ``checkpoint`` is a folder: a run that was broken off goes on
     from there with the people that its round had drawn, which that folder therefore holds. Keep it as safe as the
     data, and remove it in the end. All other options are those of `train`: with ``person`` a schedule that was made
-    with ids is applied by id. ``ledger``, with a public cap ``at_most`` and a ``purpose``, charges the people of such
-    a schedule for life: rounds that have begun, whole.
+    with ids is applied by id. ``ledger`` is the one that the schedule was made with, ``purpose`` a word for it: its
+    people are charged for life, rounds that have begun, whole.
 
     Guarantee: that of the schedule, ``schedule.spent()``.
     """
     schedule = _checked(schedule, person, seed)
+    require_ledger(schedule, ledger, seed)
     begun = time.perf_counter()
     models: list[nn.Module] = []
     model, optimizer = None, None
-    with _charged(schedule, ledger, at_most, purpose, checkpoint) as account:
+    with _charged(schedule, ledger, purpose, checkpoint) as account:
         for number in range(len(schedule.rounds)):
             if model is None or optimizer is None or schedule.separate:
                 model = new_model()
@@ -118,18 +119,14 @@ def train_rounds(
 
 @contextmanager
 def _charged(
-    schedule: Schedule, ledger: Ledger | None, at_most: float | None, purpose: str, checkpoint: str | Path | None
+    schedule: Schedule, ledger: Ledger | None, purpose: str, checkpoint: str | Path | None
 ) -> Iterator[RoundsAccount | None]:
     """The account of these rounds in the ledger. It is settled in the end, or when they cannot go on later."""
     if ledger is None:
-        if at_most is not None:
-            raise InvalidInput(f"at_most is {at_most!r}, a run's cap in a ledger; give ledger= too, or leave it out")
         yield None
         return
-    if schedule.keyed_ids is None:
-        raise InvalidInput("a ledger knows people by id, and this schedule does not; make it with ids")
     folder = None if checkpoint is None else Path(checkpoint)
-    account = RoundsAccount(ledger, schedule, _digest(schedule), folder, at_most, purpose)
+    account = RoundsAccount(ledger, schedule, _digest(schedule), folder, purpose)
     try:
         yield account
     except BaseException:

@@ -183,7 +183,7 @@ def test_a_killed_run_is_charged_what_its_journal_counts(ledger, tmp_path):
     assert not ledger.verify().problems
 
 
-def test_a_run_whose_journal_is_gone_takes_no_step_and_gives_nothing_back(ledger, tmp_path):
+def test_a_run_whose_journal_is_gone_takes_no_step_and_is_charged_what_the_ledger_handed_out(ledger, tmp_path):
     plan, folder = planned(ledger), tmp_path / "run"
     with pytest.raises(Stopped):
         trained(ledger, plan, checkpoint=folder, scheduler=stopping_at(3))
@@ -191,16 +191,19 @@ def test_a_run_whose_journal_is_gone_takes_no_step_and_gives_nothing_back(ledger
         if file.name != "steps.ledger":
             file.unlink()
     for _ in range(2):
-        with pytest.raises(pp.InvalidInput, match="is gone, and so is how many were taken"):
+        with pytest.raises(pp.InvalidInput, match="is gone; settle the run"):
             trained(ledger, plan, checkpoint=folder)
-    assert recover(folder, ledger) == STEPS
-    assert paid_for(ledger, plan, STEPS)
+    assert recover(folder, ledger) == 3
+    assert paid_for(ledger, plan, 3)
 
 
 def test_a_ledger_that_does_not_know_the_steps_of_a_journal_is_an_older_copy(ledger, tmp_path):
     plan, folder, old = planned(ledger), tmp_path / "run", copied(ledger, tmp_path / "old.db")
     with pytest.raises(Stopped):
         trained(ledger, plan, checkpoint=folder, scheduler=stopping_at(3))
+    with pytest.raises(pp.InvalidInput, match="old or forked copy of the ledger"):
+        trained(old, plan, checkpoint=folder)
+    (folder / "steps.anchor").unlink()
     with pytest.raises(pp.InvalidInput, match="older copy of the one it was reserved in"):
         trained(old, plan, checkpoint=folder)
     assert not old.runs()
