@@ -52,6 +52,7 @@ bench: $(VENV)/.dev  ## speed of planning, training, accounting and questions be
 	$(BIN)/python -m benchmarks.trajectories
 	$(BIN)/python -m benchmarks.queries
 	$(BIN)/python -m benchmarks.ledger
+	$(BIN)/python -m benchmarks.ledger_plans
 
 tables: $(VENV)/.dev  ## the papers' tables: the headline is what the results say, and every table runs quickly
 	$(PIP) -e '.[reproductions]'
