@@ -5,7 +5,8 @@ people have the same left. The balances are made directly, as sums of such charg
 caps. Printed are seconds of processor time: those to hash ids and find them, which every plan under a ledger takes,
 and for each method those of the whole plan; how many different balances there are and how many levels come of them;
 and how much of what people have left a plan leaves unused because rates and clip norms come from a list of round
-numbers 1 % apart. That stays in the purse. Where sampling is sparse a clip norm 1 % larger may cost several times as much.
+numbers 1 % apart. That stays in the purse. Where sampling is sparse, 1 % more of a clip norm may cost three times as
+much.
 """
 
 from __future__ import annotations
