@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import browser
 import postgres_server
 
 _MODULES = {  # component: the module that only it brings
@@ -43,7 +44,8 @@ def missing(component: str) -> str | None:
     module = _MODULES[name]
     if not importlib.util.find_spec(module):
         return f"{module} (component {name}) is not installed"
-    return postgres_server.why_not() if name == "postgres" else None
+    more = {"postgres": postgres_server.why_not, "browser": browser.why_not}
+    return more[name]() if name in more else None
 
 
 def required() -> set[str]:

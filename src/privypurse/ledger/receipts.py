@@ -88,6 +88,8 @@ def _runs(events: Sequence[Event]) -> list[_Run]:
     for event in events:
         if event.rung is not None:
             rung, allowed = event.rung, event.meta.get("purpose", "")
+        elif event.kind in ("withdraw", "forget"):
+            allowed = _NONE
         elif event.run is not None and event.charged is not None:
             before = runs.get(event.run)
             if before is None:
@@ -155,4 +157,5 @@ def _state(consents: Sequence[ConsentEvent], now: datetime, *, over: bool) -> St
     return State.EXPIRED if until is not None and until <= now else State.ACTIVE
 
 
+_NONE = "none: you had withdrawn"
 _ENDS = {"withdraw": State.WITHDRAWN, "forget": State.FORGOTTEN, "freeze": State.FROZEN}

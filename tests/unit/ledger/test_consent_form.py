@@ -1,12 +1,12 @@
 """The consent form: every rung in the same words, none chosen beforehand, whole in itself."""
 
 import math
-import shutil
 from pathlib import Path
 
 import pytest
 
 import privypurse as pp
+from browser import launched
 from page_checks import Page, complaints
 from privypurse.ledger.consent_form import COLUMNS, consent_form
 from privypurse.ledger.lifetime import Lifetime
@@ -83,17 +83,12 @@ def test_a_record_of_its_columns_is_what_import_reads(tmp_path: Path) -> None:
 @pytest.mark.browser
 @pytest.mark.needs("browser")
 def test_in_a_browser_it_gives_that_record_and_asks_nobody(tmp_path: Path) -> None:
-    from playwright.sync_api import sync_playwright
-
     form, record = tmp_path / "consent.html", tmp_path / "saved.csv"
     form.write_text(consent_form(RUNGS, purpose='to plan "bus" lines, & more'), encoding="utf-8")
     asked: list[str] = []
     said: list[str] = []
-    with sync_playwright() as playwright:
-        # Debian's Chromium, or Playwright's own; root has to do without a sandbox around our own page.
-        options = {"executable_path": shutil.which("chromium"), "args": ["--no-sandbox"]}
-        browser = playwright.chromium.launch(**options)
-        page = browser.new_page(accept_downloads=True)
+    with launched() as chromium:
+        page = chromium.new_page(accept_downloads=True)
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: said.append(message.text))
         page.goto(form.as_uri())
@@ -105,7 +100,6 @@ def test_in_a_browser_it_gives_that_record_and_asks_nobody(tmp_path: Path) -> No
         with page.expect_download() as download:
             page.get_by_role("button").click()
         download.value.save_as(record)
-        browser.close()
     assert asked == [form.as_uri()]
     assert said == []  # the page's policy had nothing to refuse
     check_imported(imported(record, tmp_path))

@@ -76,11 +76,15 @@ def test_each_use_stands_beside_the_purpose_that_was_allowed_when_it_began(ledge
     ledger.charge("trams", ledger.members(IDS[:1]), ledger.charges_of([Gaussian(90.0, 1)]), [0], purpose="trams")
     ledger.recover("advertising")  # its end moves nothing
     ledger.change(IDS[:1], 0.5)
+    ledger.withdraw(IDS[:1])
+    ledger.charge("late", ledger.members(IDS[:1]), ledger.charges_of([Gaussian(90.0, 1)]), [0], purpose="trams")
     uses = ledger.receipt(IDS[0]).uses
     assert [(use.run, use.purpose, use.allowed_purpose) for use in uses] == [
         ("advertising", "advertising", "to plan bus lines"),
         ("trams", "trams", "to plan trams"),
+        ("late", "trams", "none: you had withdrawn"),
     ]
+    assert uses[-1].charged == 0
 
 
 def test_a_receipt_that_counted_the_reservation_and_the_settlement_would_not_add_up(ledger: pp.Ledger) -> None:
