@@ -89,12 +89,12 @@ class Network:
         self.start("link", "flower-superlink", "--disable-runtime-dependency-installation", *where, *how)
         self.until(lambda: "Uvicorn running" in self.said("link"), "the SuperLink to start")
 
-    def start_node(self, name: str, silo: int, *how: str) -> subprocess.Popen[bytes]:
+    def start_node(self, name: str, silo: int, *how: str, config: str = "") -> subprocess.Popen[bytes]:
         return self.start(
             name,
             *("flower-supernode", "--superlink", self.address),
             *("--host", "127.0.0.1", "--port", str(free_port())),
-            *("--node-config", f"silo={silo} folder='{self.folder}/books'"),
+            *("--node-config", f"silo={silo} folder='{self.folder}/books' {config}".strip()),
             *how,
         )
 

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import privypurse as pp
 from held_files import read_held
 from privypurse import cli, datasets
 from privypurse.errors import InvalidInput
-from privypurse.federated import engine, silos, simulation
+from privypurse.federated import engine, federation_run, silos, simulation
+from privypurse.federated.federation_run import Purses
 from privypurse.federated.terms import Offer, Terms
+from privypurse.ledger import people
 from privypurse.runs.folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
@@ -99,6 +102,45 @@ def test_a_run_can_be_kept_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFix
     assert "cannot be written to" in capsys.readouterr().err
 
 
+def silo_ledger(home: Path) -> pp.Ledger:
+    return pp.Ledger.open(f"sqlite:///{home}/purses.db", key=home / "purses.key", anchor=home / "purses.anchor")
+
+
+def taken(ledger: pp.Ledger) -> np.ndarray:
+    """[people, rungs]: what everybody's settled runs took, in units."""
+    with ledger._reading() as connection:
+        everybody = np.arange(people.count(connection))
+        stand, places = people.of(connection, ledger.lifetime, everybody, None)
+        assert not stand.reserved.any()
+    return np.asarray(stand.spent[:, places].T)
+
+
+@pytest.mark.slow
+def test_purses_last_over_several_trainings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+    for _ in range(2):
+        options = ["--rounds", "1", "--ledgers", "purses", "--purpose", "bus", "--at-most", "0.4"]
+        assert cli.main(["federate", "adult", *options]) == 0
+        seen.append({name: taken(silo_ledger(tmp_path / "purses" / name)) for name in SILOS["adult"]})
+    words = " ".join(capsys.readouterr().out.split())
+    assert "Charged for life to the silos' own ledgers in purses, at most ε = 0.4" in words
+    for name, people_there in SILOS["adult"].items():
+        ledger = silo_ledger(tmp_path / "purses" / name)
+        assert ledger.verify().problems == []
+        assert [(run.what, run.purpose) for run in ledger.runs()] == [("federated", "bus")] * 2
+        first, second = (after[name] for after in seen)
+        assert len(first) == people_there
+        assert first.any(axis=1).mean() > 0.2
+        assert (second == 2 * first).all()
+    assert not any(path.name == "book" for path in tmp_path.rglob("*"))
+
+
+def test_what_purses_are_for_needs_purses(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (["--at-most", "1"], ["--purpose", "bus"]):
+        assert cli.main(["federate", "adult", *option]) == 2
+        assert "name their --ledgers FOLDER too" in capsys.readouterr().err
+
+
 # --- Flower -------------------------------------------------------------------------------------------
 
 TERMS = Terms(
@@ -154,6 +196,27 @@ def test_on_flower_the_rounds_are_the_same(tmp_path: Path) -> None:
         assert (later.spent().against_server <= granted).all()
         assert later.spent().against_server.max() > 0.5
         later.close()
+
+
+@pytest.mark.slow
+def test_on_flower_purses_last_too(tmp_path: Path) -> None:
+    """Every node charges a ledger of its own, what the same clients in one process charge; the model is the same."""
+    setting = ("adult", "three-levels", TERMS)
+    purses = Purses(tmp_path / "flower" / "purses", 0.6, "bus")
+    trial = engine.run(*setting, tmp_path / "flower", seed=3, purses=purses)
+    federation = silos.federation("adult", 3)
+    here = replace(purses, folder=tmp_path / "here")
+    granted = silos.granted_in(federation, "three-levels", 3)
+    same = federation_run.run(federation, TERMS, granted, seed=3, purses=here)
+    for name in trial.state:
+        assert trial.state[name] == pytest.approx(same.state[name], abs=1e-6)
+    for silo in SILOS["adult"]:
+        ledgers = [silo_ledger(one.folder / silo) for one in (purses, here)]
+        first, second = map(taken, ledgers)
+        assert (first == second).all()
+        assert first.any()
+        assert all(ledger.verify().problems == [] for ledger in ledgers)
+        assert [run.settled is not None for run in ledgers[0].runs()] == [True]
 
 
 def test_a_silo_whose_people_count_on_more_refuses_terms_against_the_public(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from privypurse import datasets
 from privypurse.budgets import preferences
+from privypurse.ledger import row_ids
+from privypurse.training.fingerprints import fingerprint
 
 EMPLOYERS = (
     ("Private",),
@@ -21,13 +23,19 @@ EMPLOYERS = (
 losses = partial(F.cross_entropy, reduction="none")  # one for each record
 
 
-def silo(index: int, delta: float) -> tuple[TensorDataset, pp.Budgets]:
-    """The people of one employer, and their ε: 0.1, 1 or 5."""
+def silo(index: int, delta: float) -> tuple[TensorDataset, pp.Budgets, np.ndarray]:
+    """The people of one employer, their ε (0.1, 1 or 5), and whose record is whose.
+
+    The census has no ids and never changes, so its rows are named by their place. Give your people ids of their own,
+    and leave out ``by_row`` where the ledger is made.
+    """
     people = datasets.adult()
     employed = np.isin(np.asarray(people.columns["workclass"])[people.train], EMPLOYERS[index])
     x, y = people.features()[people.train][employed], np.asarray(people.labels())[people.train][employed]
     epsilon = preferences.three_levels(len(y), np.random.default_rng(index))
-    return _tensors(x, y), pp.Budgets(epsilon, delta=delta)
+    records = _tensors(x, y)
+    ids = row_ids(fingerprint(records), len(records))
+    return records, pp.Budgets(epsilon, delta=delta, person=ids), ids
 
 
 def test_records() -> TensorDataset:

@@ -21,7 +21,7 @@ from privypurse.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from privypurse.arrays import FloatArray
-    from privypurse.federated.federation_run import Setting, Trial
+    from privypurse.federated.federation_run import Purses, Setting, Trial
     from privypurse.federated.server import Aggregated
     from privypurse.federated.terms import Terms
 
@@ -40,6 +40,7 @@ runs are seeded: for measuring, not for publishing. docs/federated.md is about r
   privypurse federate adult
   privypurse federate heart --preferences pareto
   privypurse federate adult --flower
+  privypurse federate adult --ledgers purses --at-most 0.5
 """
 
 
@@ -54,6 +55,16 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--adversary", choices=("server", "public"), default="server", help="whom ε holds against")
     command.add_argument("--flower", action="store_true", help="on Flower's simulation engine, one process a silo")
     command.add_argument("--rounds", type=int, help="another number of rounds")
+    command.add_argument(
+        "--ledgers",
+        type=Path,
+        metavar="FOLDER",
+        help="people pay for life: every silo keeps a private ledger in this folder, for this and later trainings",
+    )
+    command.add_argument(
+        "--at-most", type=float, metavar="EPSILON", help="with --ledgers: the training's public cap (default: all)"
+    )
+    command.add_argument("--purpose", default="", help="with --ledgers: what receipts say this training is for")
     command.add_argument("--device", default="cpu", help="cpu, cuda or auto (default: cpu); Flower's runs on the CPU")
     command.add_argument("--out", type=Path, help="folder for terms, model and accounts, and with --flower for books")
 
@@ -64,12 +75,16 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
     if options.flower and options.device != "cpu":
         raise pp.InvalidInput("--device does not go with --flower; leave one of them out")
+    if options.ledgers is None and (options.at_most is not None or options.purpose):
+        raise pp.InvalidInput("--at-most and --purpose are about purses that last; name their --ledgers FOLDER too")
     setting = federation_run.SETTINGS[options.data]
     if options.rounds is not None:
         setting = replace(setting, rounds=integer(options.rounds, "rounds"))
     folder = None if options.out is None else RunFolder.begin(options.out, "federate")  # before anything takes long
     trial = (_on_flower if options.flower else _in_one_process)(options, setting, console)
     _show(trial, console, " on Flower" if options.flower else "")
+    if options.ledgers is not None:
+        _show_ledgers(trial, options, console)
     if folder is not None:
         _keep(trial, folder)
         console.print("written: " + as_it_is(str(options.out)), soft_wrap=True)
@@ -88,7 +103,7 @@ def _in_one_process(options: argparse.Namespace, setting: Setting, console: Cons
         def told(number: int, accuracy: float) -> None:
             report(number, setting.rounds, f"{accuracy:.1f} %")
 
-        return federation_run.run(federation, terms, granted, told=told)
+        return federation_run.run(federation, terms, granted, purses=_purses(options), told=told)
 
 
 def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:
@@ -103,7 +118,16 @@ def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) 
     console.print("starting Flower's simulation engine, one process for each silo", style="dim")
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.out or Path(temporary)
-        return engine.run(options.data, options.preferences, terms, folder, seed=0, told=told)
+        purses = _purses(options)
+        return engine.run(options.data, options.preferences, terms, folder, seed=0, purses=purses, told=told)
+
+
+def _purses(options: argparse.Namespace) -> Purses | None:
+    from privypurse.federated.federation_run import Purses
+
+    if options.ledgers is None:
+        return None
+    return Purses(options.ledgers.resolve(), options.at_most, options.purpose)
 
 
 def _keep(trial: Trial, folder: RunFolder) -> None:
@@ -138,6 +162,20 @@ def _show(trial: Trial, console: Console, where: str) -> None:
         "drawn in every step cannot spend more. What is granted and spent, and accuracy on people in training, is "
         f"each silo's secret; shown here because all of it is simulated.{_same(terms)}\n",
         style="dim",
+    )
+
+
+def _show_ledgers(trial: Trial, options: argparse.Namespace, console: Console) -> None:
+    most = "all that was left" if options.at_most is None else f"ε = {options.at_most:g}"
+    one = trial.clients[0].name
+    console.print(
+        f"Charged for life to the silos' own ledgers in {as_it_is(str(options.ledgers))}, at most {most}, at the "
+        "orders that hold for every use: rates are smaller than the terms' table gives. The ε above are this "
+        "training's alone; what people paid in all is in their receipts. "
+        f"privypurse ledger runs --ledger sqlite:///{as_it_is(str(options.ledgers / one / 'purses.db'))} lists "
+        "trainings.\n",
+        style="dim",
+        soft_wrap=True,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,15 @@ class Book:
                 "begun with"
             )
         return "" if kept is None else str(kept["run"])
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """By what names the rounds of the run were taken over in the ledger from this book."""
+        return tuple(self._content.get("holders", ()))
+
+    def keep_holders(self, holders: Sequence[str]) -> None:
+        """Keep the names of holders, before the ledger hears of a new one."""
+        self._write({"holders": list(holders)})
 
     def answer(self, number: int, state: str) -> Update | None:
         """What was answered in that round, if it was; ``state`` is a fingerprint of the parameters sent with it."""

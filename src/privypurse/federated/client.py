@@ -118,19 +118,11 @@ class Client:
         self._book = Book(Path(folder), offer.digest, _whose(dataset, budgets))
         try:
             self._book.keep_offer(offer.to_json())
-            run_id = self._book.account(None if ledger is None else ledger.id)
+            self._book.account(None if ledger is None else ledger.id)
             self.plan, self._account = _local_plan(budgets, owner, offer, self._book), None
             if ledger is not None:
-                self._account = LedgerAccount(
-                    ledger,
-                    offer,
-                    budgets,
-                    _rates(self.plan),
-                    run_id=run_id,
-                    joined=self._book.joined,
-                    at_most=at_most,
-                    purpose=purpose,
-                )
+                whose = (ledger, offer, budgets, _rates(self.plan))
+                self._account = LedgerAccount(*whose, book=self._book, at_most=at_most, purpose=purpose)
                 self.plan = _with_rates(self.plan, self._account.rates)
         except BaseException:
             self._book.close()
@@ -140,6 +132,11 @@ class Client:
     def joined(self) -> int:
         """How many rounds were begun and paid for."""
         return self._book.joined
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether people pay from purses that last."""
+        return self._account is not None
 
     @property
     def sitting_out(self) -> int:
@@ -162,9 +159,12 @@ class Client:
                 return kept
             if self._account is not None and self._account.settled:
                 raise Declined("the rounds of this client are settled in its ledger; it joins no more of them")
-            if self._book.joined >= terms.cap:
+            begun = self._book.joined if self._account is None else self._account.begun()
+            if begun >= terms.cap:
                 self._book.note(number)
                 raise Declined(f"all {terms.cap} rounds that this client joins at most are spent")
+            if self._account is not None:
+                self._account.begin_round()
             self._book.begin(number, sent)
             seed = self._seed
             own = None if seed is None else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
@@ -191,7 +191,7 @@ class Client:
             raise InvalidInput("there is nothing to settle: this client was made without ledger=")
         with self._one_at_a_time:
             self._book.note(self._book.seen)  # nobody else holds the book
-            self._account.settle(self._book.joined)
+            self._account.settle()
 
     def _round(self, number: int) -> int:
         rounds = self.offer.terms.rounds
@@ -230,6 +230,12 @@ class Client:
         """Take up the book again, as it is on disk now: another process may have gone on with it meanwhile."""
         with self._one_at_a_time:
             self._book.open()
+            try:
+                if self._account is not None:
+                    self._account.let_go()
+            except BaseException:
+                self._book.close()
+                raise
 
 
 def _refuse_unfit(dataset: Dataset[Any], new_model: Any, offer: Any, adversary: str) -> None:

@@ -16,19 +16,26 @@ from flwr.simulation import run_simulation
 from privypurse.errors import PrivyPurseError, PrivyPurseWarning
 from privypurse.federated import flower, silos, simulation
 from privypurse.federated.client import Client
-from privypurse.federated.federation_run import Trial, client_of, ended
+from privypurse.federated.federation_run import Purses, Trial, client_of, ended
 from privypurse.federated.parameters import State
 from privypurse.federated.server import Aggregated
 from privypurse.federated.terms import Offer, Terms
 
 
 def new_client(
-    data: str, preferences: str, index: int, offer: Offer, folder: Path, seed: int | None, adversary: str = "server"
+    data: str,
+    preferences: str,
+    index: int,
+    offer: Offer,
+    folder: Path,
+    seed: int | None,
+    adversary: str = "server",
+    purses: Purses | None = None,
 ) -> Client:
     """One silo of a built-in federation as its own client; simulated budgets that hold against ``adversary``."""
     federation = silos.federation(data, seed or 0)
     granted = silos.granted_in(federation, preferences, seed or 0)[index]
-    return client_of(federation, index, granted, offer, folder, seed=seed, adversary=adversary)
+    return client_of(federation, index, granted, offer, folder, seed=seed, adversary=adversary, purses=purses)
 
 
 def run(
@@ -38,21 +45,24 @@ def run(
     folder: Path,
     *,
     seed: int | None = None,
+    purses: Purses | None = None,
     told: Callable[[int, Aggregated], None] = lambda number, outcome: None,
 ) -> Trial:
     """Train by the same rounds as `federation_run.run`; ``told`` hears of each of them.
 
-    ``folder`` keeps the clients' books; it has to be that of the same terms, or new.
+    ``folder`` keeps the clients' books; it has to be that of the same terms, or new. With ``purses`` people pay for
+    life, from ledgers elsewhere.
     """
     federation, offer = silos.federation(data, seed or 0), Offer.of(terms)
     granted = silos.granted_in(federation, preferences, seed or 0)
 
     def client(index: int, offer: Offer) -> Client:
-        return client_of(federation, index, granted[index], offer, folder, seed=seed, adversary=terms.adversary)
+        whose = (federation, index, granted[index], offer, folder)
+        return client_of(*whose, seed=seed, adversary=terms.adversary, purses=purses)
 
     def client_on(context: Context, offer: Offer) -> Client:  # by name, for data do not travel to a virtual node
         index = int(context.node_config["partition-id"])
-        return new_client(data, preferences, index, offer, folder, seed, terms.adversary)
+        return new_client(data, preferences, index, offer, folder, seed, terms.adversary, purses)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded, for measuring

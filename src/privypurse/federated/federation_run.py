@@ -19,6 +19,7 @@ from privypurse.federated.parameters import State
 from privypurse.federated.silos import Federation, accuracy
 from privypurse.federated.terms import Offer, Terms
 from privypurse.training.evaluation import losses
+from privypurse.training.fingerprints import fingerprint
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,16 @@ SETTINGS = {
     "adult": Setting(15, 20, 1.0, 1e-5, 256, 1.0, 1.0, 0.5),
     "heart": Setting(15, 10, 1.0, 1e-3, 20, 0.3, 1.0, 0.5),
 }
+
+
+@dataclass(frozen=True)
+class Purses:
+    """Where every silo keeps a private ledger of its people, and what a training may take out of it."""
+
+    folder: Path
+    at_most: float | None = None
+    """The public cap, an ε; None: all that is left."""
+    purpose: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,17 +100,20 @@ def run(
     granted: Sequence[FloatArray],
     *,
     seed: int = 0,
+    purses: Purses | None = None,
     told: Callable[[int, float], None] = lambda number, accuracy: None,
 ) -> Trial:
     """Train once, all rounds, by everybody's ε, silo by silo. Seeded: for measuring, not for publishing.
 
-    ``told`` is called after each round, with its number and the test accuracy.
+    With ``purses`` people pay for life. ``told`` is called after each round, with its number and the test accuracy.
     """
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore", PrivyPurseWarning)
         offer, state = Offer.of(terms), simulation.new_state(federation.new_model, seed)
         clients = [
-            client_of(federation, index, each, offer, Path(folder), seed=seed, adversary=terms.adversary)
+            client_of(
+                federation, index, each, offer, Path(folder), seed=seed, adversary=terms.adversary, purses=purses
+            )
             for index, each in enumerate(granted)
         ]
         course = []
@@ -120,21 +134,47 @@ def client_of(
     *,
     seed: int | None,
     adversary: str,
+    purses: Purses | None = None,
 ) -> Client:
     """One silo as a client, with its book in a folder of its own; ``granted`` holds against ``adversary``."""
-    budgets = Budgets(granted, delta=offer.terms.delta)
-    data = (federation.silos[index].train, budgets, federation.new_model, losses, offer, folder / str(index))
-    return Client(*data, adversary=adversary, seed=None if seed is None else 1000 * seed + index)
+    silo, delta = federation.silos[index], offer.terms.delta
+    fixed = (federation.new_model, losses, offer, folder / str(index))
+    own_seed = None if seed is None else 1000 * seed + index
+    if purses is None:
+        return Client(silo.train, Budgets(granted, delta=delta), *fixed, adversary=adversary, seed=own_seed)
+    from privypurse.ledger.private import private_ledger, row_ids  # here: who has no ledger needs no database
+
+    rows = row_ids(fingerprint(silo.train), len(silo))
+    budgets = Budgets(granted, delta=delta, person=rows)
+    ledger = private_ledger(
+        purses.folder / silo.name, budgets, adversary=adversary, purpose=purses.purpose, by_row=True
+    )
+    return Client(
+        silo.train,
+        budgets,
+        *fixed,
+        person=rows,
+        adversary=adversary,
+        ledger=ledger,
+        at_most=purses.at_most,
+        purpose=purses.purpose,
+        seed=own_seed,
+    )
 
 
 def ended(
     federation: Federation, clients: Sequence[Client], granted: Sequence[FloatArray], state: State
 ) -> tuple[tuple[Row, ...], nn.Module]:
-    """What became of every client's records, whose owners granted that, and the model; lets go of the books."""
+    """What became of every client's records, whose owners granted that, and the model.
+
+    Settles what is charged to ledgers, and lets go of the books.
+    """
     model, rows = simulation.load(federation.new_model(), state), []
     for silo, client, each in zip(federation.silos, clients, granted, strict=True):
         account = client.spent()
         spent = account.against_server if client.offer.terms.adversary == "server" else account.against_public
         rows.append(Row(silo.name, client.joined, each, spent, accuracy(model, silo.train)))
+        if client.has_ledger:
+            client.settle()
         client.close()
     return tuple(rows), model

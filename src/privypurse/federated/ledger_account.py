@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
+from privypurse.federated.book import Book
 from privypurse.federated.terms import Offer
 
 if TYPE_CHECKING:
@@ -24,6 +26,9 @@ class LedgerAccount:
     than their balance pays for; who cannot pay at all, or has withdrawn, is not drawn. Settling gives back what was
     never begun, and against the public nothing: rounds that were not joined are no reason (rule 1). Rates are
     internal: they follow from what people have left (rule 15).
+
+    Each round is handed out by the ledger before it is begun, to one holder of the run at a time (`ledger.begun`): of
+    two copies of a book one goes on, and an older copy of book or ledger is refused.
     """
 
     def __init__(
@@ -33,27 +38,23 @@ class LedgerAccount:
         budgets: Budgets,
         wanted: FloatArray,
         *,
-        run_id: str,
-        joined: int = 0,
+        book: Book,
         at_most: float | None = None,
         purpose: str = "",
     ) -> None:
         """``wanted`` is the rate that each person's budget buys; ``at_most`` the public cap, an ε (None: all).
 
-        ``joined`` is how many rounds the client's book has counted.
+        ``book`` is the client's, held: it names the run, and who was handed its rounds.
         """
         assert budgets.person is not None
-        self._ledger, self._terms = ledger, offer.terms
+        self._ledger, self._terms, self._book = ledger, offer.terms, book
+        self._holder: str | None = None
         # A public list: what anybody may be drawn with.
         self._rates = np.unique(np.minimum(offer.table.parameter, 1.0))
         members = ledger.members(budgets.person[budgets.first_record])
-        self._run_id = run_id
+        self._run_id = run_id = book.account(ledger.id)
+        self._require_latest()
         if self._run() is None:
-            if joined:
-                raise InvalidInput(
-                    f"the client's book has counted {joined:,} rounds of run {run_id!r}, which the ledger does not "
-                    "know: it is an older copy of the one they were reserved in. Put the newer one back"
-                )
             charges = self._charges(offer.terms.cap)
             caps = ledger.caps(charges, at_most)[members.rung.astype(np.int64)]
             row = _affordable(charges, np.minimum(ledger.room(members), caps))
@@ -65,6 +66,21 @@ class LedgerAccount:
         row = np.where(reserved.admitted, reserved.values, self._rates.size)[self._place]
         self.rates: FloatArray = np.append(self._rates, 0.0)[row]
         """For each person the rate that is reserved for them; 0 for who takes no part."""
+
+    def _require_latest(self) -> None:
+        """Raise if the ledger is older than what the client's folder knows of it."""
+        if not self._book.joined:
+            return
+        from privypurse.ledger import anchors  # here: who has no ledger needs no database
+
+        anchors.read(self._book.folder)  # one that is lost is refused
+        self._ledger.require_latest(self._book.folder)
+        begun = self._ledger.begun(self._run_id)
+        if begun is None or begun.count < self._book.joined:
+            raise InvalidInput(
+                f"the client's book has counted {self._book.joined:,} rounds of run {self._run_id!r}, more than the "
+                "ledger has handed out: it is an older copy. Put the newer one back"
+            )
 
     def _run(self) -> Run | None:
         return {run.run_id: run for run in self._ledger.runs()}.get(self._run_id)
@@ -79,14 +95,54 @@ class LedgerAccount:
         """For each person whether they take part in a round that begins now."""
         return self._reservation.standing()[self._place]
 
-    def settle(self, joined: int) -> None:
+    def begun(self) -> int:
+        """How many rounds have begun, from whatever copy of the book; this client takes the run over to know it.
+
+        Not by the book alone: a copy of it has not counted what was begun from the other one.
+        """
+        return max(self._held()[1], self._book.joined)
+
+    def begin_round(self) -> None:
+        """Have one more round handed out, before the book counts it, and keep the ledger's anchor beside the book.
+
+        A crash in between has paid for a round that nobody was given.
+        """
+        self._ledger.begin(self._run_id, self._held()[0], self.begun() + 1)
+        self._ledger.write_anchor(self._book.folder / "anchor.json")
+
+    def _held(self) -> tuple[str, int]:
+        """This client as the holder of the run, and how many rounds have begun by the ledger.
+
+        The new name is in the book before the ledger has it, and the old one stays until then: a crash locks nobody
+        out.
+        """
+        if self._holder is None:
+            known, new = self._book.holders, str(uuid.uuid4())
+            self._book.keep_holders([*known, new])
+            self._ledger.take_over(self._run_id, new, [*known, new])
+            self._book.keep_holders([new])
+            self._holder = new
+        begun = self._ledger.begun(self._run_id)
+        assert begun is not None
+        return self._holder, begun.count
+
+    def let_go(self) -> None:
+        """The book was closed meanwhile: another process may have gone on with it."""
+        self._holder = None
+        self._require_latest()
+
+    def settle(self) -> None:
         """Charge the rounds that were begun, everybody at their rate; against the public all of them."""
+        if self.settled:
+            return
+        holder = self._held()[0]
         if self._terms.adversary == "public":
-            self._reservation.settle()
+            self._reservation.settle(holder=holder)
         else:
-            charges = np.minimum(self._charges(joined), self._charges(self._terms.cap))
+            charges = np.minimum(self._charges(self.begun()), self._charges(self._terms.cap))
             reserved = self._reservation.reserved
-            self._reservation.settle(charges, np.where(reserved.admitted, reserved.values.astype(np.int64), -1))
+            own = np.where(reserved.admitted, reserved.values.astype(np.int64), -1)
+            self._reservation.settle(charges, own, holder=holder)
 
     def _charges(self, joined: int) -> IntArray:
         """[rates, columns]: what so many rounds in full cost; against the public, all rounds if that is less."""

@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from federation import STATE, bits, made, terms_with
+from federation import STATE, bits, terms_with
+from paying_client import IDS, KEY, OFFER, PUBLIC, TERMS, client, drained, rounds, taken
 
 import privypurse as pp
 from privypurse.accounting import CertifiedTable
-from privypurse.federated.client import Client, Declined
+from privypurse.federated.client import Declined
 from privypurse.federated.ledger_account import LedgerAccount
 from privypurse.federated.terms import Offer
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
-
-IDS = np.array([f"P{number}" for number in range(9)])
-TERMS = terms_with(noise_multiplier=20.0)  # two steps a round, three rounds joined at most: ε = 0.3
-OFFER = Offer(TERMS, CertifiedTable(np.array([0.25, 1.0]), np.array([0.2, 0.5])))
-PUBLIC = Offer(terms_with(noise_multiplier=20.0, adversary="public"), OFFER.table)
-KEY = bytes(range(32))
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ledgers")
-    for adversary in ("server", "public"):
-        url = f"sqlite:///{folder / adversary}"
-        pp.Ledger.create(url, epsilons=[0.5, 1.0], delta=1e-3, adversary=adversary, key=KEY).join(IDS, 1.0)
-    return folder
-
-
-@pytest.fixture
-def new_ledger(empty: Path, tmp_path: Path) -> Callable[..., pp.Ledger]:
-    def copied(adversary: str = "server") -> pp.Ledger:
-        name = f"{adversary}-{len(list(tmp_path.iterdir()))}.db"
-        shutil.copy(empty / adversary, tmp_path / name)
-        return pp.Ledger.open(f"sqlite:///{tmp_path / name}", key=KEY)
-
-    return copied
-
-
-def client(folder: Path, epsilon: Any = 1.0, offer: Offer = OFFER, **other: Any) -> Client:
-    budgets = pp.Budgets(np.broadcast_to(epsilon, 9), delta=1e-3, person=IDS)
-    adversary = offer.terms.adversary
-    return made(folder, offer=offer, **{"budgets": budgets, "person": IDS, "adversary": adversary, **other})
-
-
-def taken(ledger: pp.Ledger, who: str) -> int:
-    """At the order of ε = 1, by the person's own events: a settled run is what it was settled at."""
-    runs = {event.run: event.charged[1] for event in ledger.history(who) if event.charged is not None}
-    return sum(runs.values())
-
-
-def rounds(ledger: pp.Ledger, number: int) -> int:
-    """So many rounds of two Gaussian steps with noise 20, in units (Mironov 2017, Proposition 7)."""
-    return math.ceil(ledger.rungs[1].order * 2 * number / (2 * 20.0**2) * 2**40)
-
-
-def drained(ledger: pp.Ledger, who: list[str], left: int) -> None:
-    """Leave these people so many units at the order of ε = 1."""
-    limit = ledger.rungs[1].limit - left
-    ledger.charge("before", ledger.members(who), np.array([[limit, limit]]), np.zeros(len(who), dtype=int))
 
 
 def test_all_rounds_are_reserved_and_those_begun_are_charged(
@@ -100,7 +51,7 @@ def test_a_ledger_that_does_not_know_the_rounds_of_a_book_is_an_older_copy(
     ours = client(tmp_path / "a", ledger=ledger)
     ours.answer(1, STATE)
     ours.close()
-    with pytest.raises(pp.InvalidInput, match="older copy of the one they were reserved in"):
+    with pytest.raises(pp.InvalidInput, match="old or forked copy of the ledger"):
         client(tmp_path / "a", ledger=old)
     assert not old.runs()
 
@@ -153,10 +104,10 @@ def everybody(self: LedgerAccount) -> np.ndarray:
     return np.ones(9, dtype=bool)
 
 
-def one_round_less(self: LedgerAccount, joined: int) -> None:
+def one_round_less(self: LedgerAccount) -> None:
     reserved = self._reservation.reserved
     self._reservation.settle(
-        self._charges(joined - 1), np.where(reserved.admitted, reserved.values.astype(np.int64), -1)
+        self._charges(self._held()[1] - 1), np.where(reserved.admitted, reserved.values.astype(np.int64), -1)
     )
 
 
