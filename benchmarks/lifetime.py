@@ -1,4 +1,4 @@
-"""What an order for life costs: python -m benchmarks.lifetime
+"""What an order for life costs: python -m benchmarks.lifetime [--check docs/ledger.md]
 
 A plan for one run may use the tightest accountant, privacy loss distributions or Gaussian DP. A purse that lasts pays
 at one Rényi order, fixed beforehand (docs/ledger.md). Three tables at one (ε, δ): the noise multiplier σ that each
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -82,52 +84,80 @@ def best_for(course: Course, epsilon: float, delta: float) -> float:
     return min(usable, key=lambda order: at_order(course, order, epsilon, delta))
 
 
-def training(epsilon: float, delta: float) -> None:
-    print(f"{'training':34s} {'PLD, one run':>13s} {'for life':>9s} {'times':>6s}")
-    for course in COURSES:
+def up(sigma: float, digits: int = 2) -> str:
+    """Rounded up: what is shown is enough noise."""
+    return f"{math.ceil(sigma * 10**digits) / 10**digits:.{digits}f}"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """As docs/ledger.md has it."""
+    lines = [list(heads), ["---"] * len(heads), *(list(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def training(epsilon: float, delta: float, courses: Sequence[Course] = COURSES) -> str:
+    """The noise multiplier of each training, for one run and for life."""
+
+    def row(course: Course) -> tuple[str, ...]:
         once, ever = by_loss_distribution(course, epsilon, delta), for_life(course, epsilon, delta)
-        print(f"{course.name:34s} {once:13.3f} {ever:9.3f} {ever / once:6.2f}", flush=True)
+        return course.name, up(once), up(ever), f"{ever / once:.2f}"
+
+    return table(("training", "PLD, one run", "for life", "times"), map(row, courses))
 
 
-def questions(epsilon: float, delta: float) -> None:
+def questions(epsilon: float, delta: float) -> str:
+    """How many Gaussian questions there are, and with which noise."""
     lifetime = Lifetime.of([(epsilon, delta)])
     each = int(lifetime.charges_of([Gaussian(NOISE)])[0, 0])
-    limit, rung = lifetime.rungs[0].limit, lifetime.rungs[0]
+    limit = lifetime.rungs[0].limit
     square = float(gdp.mu(epsilon, delta)) ** 2
     noise = least_sigma(lambda sigma: lifetime.charges_of([Gaussian(sigma, QUESTIONS)])[0, 0] <= limit)
-    print(f"questions with noise {NOISE:g}: {math.floor(square * NOISE**2)} by Gaussian DP, {limit // each} for life")
-    print(f"noise of {QUESTIONS} questions: {math.sqrt(QUESTIONS / square):.2f} by Gaussian DP, {noise:.2f} for life")
-    print(f"order {rung.order:g}, which holds {math.ldexp(limit, -40):.4f} nats")
-
-
-def orders(epsilon: float, delta: float) -> None:
-    shares = (1.0, 0.97, 0.95, 0.9, 0.8)
-    chosen = [lowest_worth(share, epsilon, delta) for share in shares]
-    heads = [f"{share:.0%}: α {order:g}" for share, order in zip(shares, chosen, strict=True)]
-    print(
-        f"{'training':34s} "
-        + " ".join(f"{head:>12s}" for head in heads)
-        + f" {'best for it':>16s} {'two orders':>11s}"
+    many, few = math.floor(square * NOISE**2), limit // each
+    once = up(math.sqrt(QUESTIONS / square), 1)
+    return (
+        f"Of Gaussian questions with noise {NOISE:g}, Gaussian DP allows {many}, a purse for life {few}; for "
+        f"{QUESTIONS} questions the noise is {up(noise, 1)} instead of {once}."
     )
-    for course in COURSES:
-        sigmas = [at_order(course, order, epsilon, delta) for order in chosen]
+
+
+def orders(epsilon: float, delta: float, courses: Sequence[Course] = COURSES) -> str:
+    """σ at orders that other public functions would choose."""
+    shares = {"best for Gaussian": 1.0, "97 %": 0.97, "95 %": 0.95, "80 %": 0.8}
+    chosen = {name: lowest_worth(share, epsilon, delta) for name, share in shares.items()}
+    heads = [f"{name} ({order:g})" for name, order in chosen.items()]
+    # Two orders, half of δ each: one for Gaussian releases, one for sparse sampling; whichever still pays.
+    halves = [lowest_worth(1.0, epsilon, delta / 2), best_for(COURSES[3], epsilon, delta / 2)]
+
+    def row(course: Course) -> tuple[str, ...]:
+        sigmas = [up(at_order(course, order, epsilon, delta)) for order in chosen.values()]
         own = best_for(course, epsilon, delta)
-        # Two orders, half of δ each: one for Gaussian releases, one for sparse sampling; whichever still pays.
-        halves = [lowest_worth(1.0, epsilon, delta / 2), best_for(COURSES[3], epsilon, delta / 2)]
         both = min(at_order(course, order, epsilon, delta / 2) for order in halves)
-        best = f"{at_order(course, own, epsilon, delta):.3f} (α {own:g})"
-        print(f"{course.name:34s} " + " ".join(f"{sigma:12.3f}" for sigma in sigmas) + f" {best:>16s} {both:11.3f}")
+        return course.name, *sigmas, f"{up(at_order(course, own, epsilon, delta))} ({own:.3g})", up(both)
+
+    return table(("training", *heads, "best for this training", "two orders"), map(row, courses))
 
 
-def main() -> None:
+def missing_in(page: str, parts: Iterable[str]) -> list[str]:
+    """What a page does not have, wherever its lines are broken: whole sentences, and lines of tables."""
+    text = " ".join(page.split())
+    return [line for part in parts for line in part.splitlines() if " ".join(line.split()) not in text]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--delta", type=float, default=1e-5)
-    options = parser.parse_args()
-    for table in (training, questions, orders):
-        table(options.epsilon, options.delta)
-        print()
+    parser.add_argument("--check", type=Path, metavar="PAGE", help="exit 1 unless this page has all of it")
+    options = parser.parse_args(arguments)
+    parts = []
+    for part in (training, questions, orders):
+        parts.append(part(options.epsilon, options.delta))
+        print(parts[-1], end="\n\n", flush=True)
+    wrong = [] if options.check is None else missing_in(options.check.read_text(encoding="utf-8"), parts)
+    for line in wrong:
+        print(f"not in {options.check}: {line}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
