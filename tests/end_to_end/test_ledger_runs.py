@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import privypurse as pp
-from ledger_tools import DELTA, EPSILONS, KEY, new_ledger
+from ledger_tools import DELTA, EPSILONS, KEY, charged, new_ledger, step_cost
 from privypurse import cli
 from privypurse.runs.config import parse_config
 from privypurse.runs.folder import RunFolder
+from privypurse.runs.kept_plan import keep, kept
 from privypurse.runs.training_run import train_by
+from privypurse.training.mechanism import PrivateRun
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 N = 300
@@ -114,3 +118,103 @@ def test_what_the_commands_print_tells_nobodys_balance(monkeypatch, capsys):
     assert shown[0] == shown[1]
     assert cli.main(command.split()) == 0
     assert "No ledger: what other trainings and questions take" in capsys.readouterr().out.replace("\n", " ")
+
+
+def killed(point: str) -> None:
+    """The command in a process of its own, which dies at that point."""
+    child = os.fork()
+    if child:
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        return
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    release = PrivateRun.release
+
+    def released(run: PrivateRun) -> None:
+        release(run)
+        if run.steps_taken == 6:
+            die()
+
+    if point == "the plan is kept":
+        PrivateRun.charge_to = die
+    elif point == "all is reserved":
+        pp.Ledger.take_over = die
+    else:
+        PrivateRun.release = released
+    cli.main(["train", "config.toml"])
+    os._exit(1)
+
+
+WITH_CHECKPOINT = CONFIG.replace("[training]", '[training]\ncheckpoint = "kept"')
+
+
+@pytest.fixture
+def ledger(monkeypatch):
+    monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", KEY.hex())
+    made = new_ledger(Path.cwd())
+    made.join(IDS, GRANTED)
+    table("people.csv", np.arange(N))
+    Path("config.toml").write_text(WITH_CHECKPOINT.format(table="people.csv", out="run", at_most=0.45))
+    return made
+
+
+@pytest.mark.parametrize("point", ["the plan is kept", "all is reserved", "six steps are taken"])
+def test_a_killed_command_goes_on_with_its_plan_and_is_charged_once(ledger, capsys, point):
+    killed(point)
+    plan = json.loads(Path("kept/planned.json").read_text())["plan"]
+    assert Path("kept/planned.json").stat().st_mode & 0o777 == 0o600
+    table("people.csv", np.random.default_rng(2).permutation(N))  # the same people's rows in another order
+    assert cli.main(["train", "config.toml"]) == 0
+    (run,) = ledger.runs()
+    assert run.settled is not None
+    begun = ledger.begun(run.run_id).count
+    assert begun == 20
+    plan = pp.Plan.load("run/plan.json").applied_to(IDS)
+    orders = [rung.order for rung in ledger.rungs]
+    want = 20 * np.array([[step_cost(rate, 3.0, order) for order in orders] for rate in plan.rates])
+    have = charged(ledger, IDS)
+    assert (have >= want * (1 - 1e-9)).all()
+    assert (have <= want * (1 + 1e-6) + 1e-9).all()
+    assert json.loads(Path("run/ledger.json").read_text())["run"] == run.run_id
+    assert cli.main(["ledger", "verify", "--ledger", "sqlite:///purses.db", "--anchor", "kept/steps.anchor"]) == 0
+    capsys.readouterr()
+
+
+def test_the_twin_that_plans_anew_cannot_go_on(ledger, capsys, monkeypatch):
+    killed("six steps are taken")
+    monkeypatch.setattr("privypurse.runs.planning.kept", lambda *_: None)
+    monkeypatch.setattr("privypurse.runs.planning.keep", lambda *_: True)
+    assert cli.main(["train", "config.toml"]) == 2
+    assert "another plan" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_run_goes_on_only_as_it_began(ledger, capsys):
+    killed("six steps are taken")
+    text = Path("config.toml").read_text()
+    for old, new, said in (
+        ("steps = 20", "steps = 30", "began with steps = 20"),
+        ("at_most = 0.45", "at_most = 0.4", "began with at_most = 0.45"),
+    ):
+        Path("config.toml").write_text(text.replace(old, new))
+        assert cli.main(["train", "config.toml"]) == 2
+        assert said in capsys.readouterr().err.replace("\n", " ")
+    Path("config.toml").write_text(text)
+    rows = Path("people.csv").read_text()
+    Path("people.csv").write_text(rows.replace("C0002,2,", "C0002,0.001,"))  # who grants less now than was planned
+    assert cli.main(["train", "config.toml"]) == 2
+    assert "of person C0002" in capsys.readouterr().err.replace("\n", " ")
+    Path("people.csv").write_text(rows)
+    assert cli.main(["train", "config.toml"]) == 0
+
+
+def test_of_two_plans_the_first_one_stays(ledger, tmp_path):
+    config = parse_config(Path("config.toml").read_text())
+    budgets = pp.Budgets(GRANTED, delta=DELTA, person=IDS)
+    shape = {"steps": 20, "batch_size": 60, "accountant": "rdp", "ledger": ledger}
+    one, two = (pp.plan(budgets, noise_multiplier=noise, **shape) for noise in (3.0, 4.0))
+    assert keep(one, tmp_path / "kept", config.plan)
+    assert not keep(two, tmp_path / "kept", config.plan)
+    assert kept(tmp_path / "kept", config.plan, budgets).digest() == one.digest()
+    assert [file.name for file in (tmp_path / "kept").iterdir()] == ["planned.json"]

@@ -38,7 +38,8 @@ goes on from there, and every step that was taken stays counted. Without it noth
 
 With ledger = "sqlite:///purses.db" above the first section, or --ledger, people are charged in that ledger: all
 steps are reserved before the first one, and at_most under [plan] is the run's public cap. Internal then too:
-ledger.json (which run it is) and anchor.json (how far the ledger had come).
+ledger.json (which run it is) and anchor.json (how far the ledger had come). With a checkpoint the plan is kept in
+that folder too, as planned.json: a run goes on with the plan that it began with.
 
 A plan that was made before (plan = "plan.json") is applied by id: person = "…" under [data] names the column. A plan
 without ids holds for exactly the file that it was made from; what does not match is refused.

@@ -16,6 +16,7 @@ from privypurse.budgets.person_ids import Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.config import Grants, NewPlan, RunConfig, Table
+from privypurse.runs.kept_plan import keep, kept
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 def plan_of(config: RunConfig, records: int, progress: Progress | None = None, ledger: Ledger | None = None) -> Plan:
     """The plan of a run on ``records`` records, under the ledger that is given.
+
+    A run with a ledger and a checkpoint goes on with the plan that it began with, which is kept there.
 
     Guarantee: it keeps the budgets of the configuration, or, where that names none, was made for the people of these
     rows: by their ids, or for exactly this file.
@@ -34,7 +37,14 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None, l
         _refuse_others(loaded, config, budgets)
         return loaded
     assert budgets is not None
-    return made(config.plan, budgets, seal, progress, ledger)
+    folder = None if ledger is None else config.training.checkpoint
+    plan = None if folder is None else kept(folder, config.plan, budgets)
+    if plan is None:
+        plan = made(config.plan, budgets, seal, progress, ledger)
+        if folder is not None and not keep(plan, folder, config.plan):
+            plan = kept(folder, config.plan, budgets)
+    assert plan is not None
+    return plan
 
 
 def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> None:
