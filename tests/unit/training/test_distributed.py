@@ -18,8 +18,10 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from ledger_tools import KEY, charged, new_ledger
 from privypurse.training.distributed import Processes
 from privypurse.training.grid_noise import GridNoise
+from privypurse.training.sampling import PoissonSampler
 from training_tools import LOSS, steps_on_disk
 
 torch.set_num_threads(1)
@@ -219,3 +221,54 @@ def refused(rank: int, plan: pp.Plan, dataset: TensorDataset) -> None:
 
 def test_full_batch_spending_is_followed_in_one_process_only(tmp_path: Path) -> None:
     together(tmp_path, refused, planned(40, 3, 40), data(40))
+
+
+IDS = np.array([f"C{k:03d}" for k in range(40)])
+
+
+def under_ledger(rank: int, url: str, plan: pp.Plan, leaving: str | None, **options: Any) -> list[Any]:
+    """Every process opens the ledger; after two steps somebody withdraws. The drawn of each step too."""
+    ledger, drawn, draw = pp.Ledger.open(url, key=KEY), [], PoissonSampler.draw
+
+    class Leaving(torch.optim.lr_scheduler.LambdaLR):
+        def step(self, epoch: Any = None) -> None:
+            super().step()
+            if leaving is not None and rank == 0 and self.last_epoch == 2:
+                ledger.withdraw([leaving])
+
+    def noting(self: PoissonSampler, source: Any) -> np.ndarray:
+        drawn.append(draw(self, source))
+        return drawn[-1]
+
+    PoissonSampler.draw = noting  # in this process, which is one for this
+    model = network(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    options |= {"person": IDS, "ledger": ledger, "scheduler": Leaving(optimizer, lambda step: 1.0)}
+    done = pp.train(model, optimizer, data(40), plan, LOSS, **options)
+    return [done.steps, done.run_id, drawn, *(parameter.detach() for parameter in model.parameters())]
+
+
+def test_two_processes_reserve_once_and_leave_out_who_withdraws(tmp_path: Path) -> None:
+    ledger, url = new_ledger(tmp_path), f"sqlite:///{tmp_path / 'purses.db'}"
+    ledger.join(IDS, 2.0)
+    budgets = pp.Budgets(np.full(40, 2.0), delta=1e-5, person=IDS)
+    plan = pp.plan(budgets, "uniform", ledger=ledger, noise_multiplier=20.0, steps=8, batch_size=40, accountant="rdp")
+    assert plan.rates.min() == 1.0
+    work = partial(under_ledger, checkpoint=tmp_path / "run")
+    first, second = together(tmp_path, partial(work, steps=5), url, plan, "C007")
+    assert (first[0], second[0]) == (5, 5)
+    present = [np.union1d(*both) for both in zip(first[2], second[2], strict=True)]
+    assert [7 in people for people in present] == [True, True, False, False, False]
+    assert all(people.size >= 39 for people in present)
+    ended = together(tmp_path, work, url, plan, None)
+    assert [result[0] for result in ended] == [8, 8]
+    assert all(torch.equal(a, b) for a, b in zip(ended[0][3:], ended[1][3:], strict=True))
+    (run,) = ledger.runs()
+    assert run.run_id == first[1]
+    assert run.settled is not None
+    orders = np.array([rung.order for rung in ledger.rungs])
+    cost = orders / (2 * 20.0**2)  # of a step that everybody is in (Mironov 2017, arXiv 1702.07476, Proposition 7)
+    have, steps = charged(ledger, IDS), np.where(np.arange(40) == 7, 5, 8)[:, None]
+    assert (have >= steps * cost * (1 - 1e-9)).all()
+    assert (have <= steps * cost * (1 + 1e-6) + 1e-9).all()
+    assert not ledger.verify().problems
