@@ -71,7 +71,8 @@ def named_files(text: str) -> set[str]:
 
 
 PLACES = [
-    ROOT / place for place in (".", "src/privypurse", "tests", "tests/unit/training/isolation", "examples/federated")
+    ROOT / place
+    for place in (".", "src/privypurse", "tests", "tests/unit", "tests/unit/training/isolation", "examples/federated")
 ]
 
 
