@@ -33,6 +33,7 @@ from privypurse.datasets.census import ADULT_ENCODING
 from privypurse.datasets.encoding import Categories
 from privypurse.errors import PrivyPurseWarning
 from privypurse.queries import Analyst, Answer, statistics
+from privypurse.queries.table_ledger import table_ledger
 
 EPSILON, DELTA, NOISE = 1.0, 1e-5, 20.0
 LARGE = 5 * NOISE
@@ -102,14 +103,12 @@ def speed(console: Console, people: int) -> None:
     table = Table("question", "ms, median of 9", title=f"{people:,} records", title_justify="left")
     table.columns[1].justify = "right"
     with tempfile.TemporaryDirectory() as folder:
-        one, kept = (
-            Analyst(data, budgets, person=budgets.person),
-            Analyst(data, budgets, person=budgets.person, purses=Path(folder) / "purses"),
-        )
+        one, held = Analyst(data, budgets), table_ledger(Path(folder) / "people.ledger", budgets, {})
+        kept = Analyst(data, held.budgets, person=held.budgets.person, ledger=held.ledger)
         several = Analyst(data, owned, person=owned.person)
         cases: dict[str, Callable[[], Answer]] = {
             f"count where {where}": lambda: one.count(where, noise=1e3),
-            "the same, spending kept on disk": lambda: kept.count(where, noise=1e3),
+            "the same, charged in a ledger": lambda: kept.count(where, noise=1e3),
             f"the same, {owned.people:,} people own the records": lambda: several.count(where, noise=1e3),
             "sum": lambda: one.sum("pay", lower=0, upper=1000, noise=1e6),
             "mean": lambda: one.mean("pay", lower=0, upper=1000, noise=1e3),

@@ -281,7 +281,7 @@ def test_a_table_replaced_while_a_question_reads_it_is_refused(
     meanwhile(monkeypatch, "privypurse.budgets.tables.read_table")
     assert main(["query", "people.csv", "count", "--noise", "30"]) == 2
     assert "changed while it was being read" in capsys.readouterr().err
-    assert not Path("people.csv.purses").exists()
+    assert not Path("people.csv.ledger").exists()
 
 
 def test_a_full_disk_ends_a_run_with_a_word(

@@ -4,7 +4,6 @@ Each test is an attack that took more than one purse, or joined more rounds than
 beside the count. ``taken`` is in purses: 1 is what people granted.
 """
 
-import contextlib
 import os
 import stat
 import subprocess
@@ -19,128 +18,94 @@ import pytest
 
 import privypurse as pp
 from privypurse import _storage
+from privypurse._storage import HeldFile
 from privypurse.accounting.filters import Filter
 from privypurse.accounting.pure_filter import PureDPFilter
 from privypurse.errors import PrivyPurseError
 from privypurse.queries import Analyst, statistics
-from privypurse.queries.pursefile import PurseFile
+from privypurse.queries.table_ledger import key_of, opened, table_ledger, url_of
 from privypurse.training.journal import Journal
 
 PEOPLE = {"age": np.arange(20.0)}
-MINE = {"data set": "a"}
+
+
+def held(path: Path) -> HeldFile:
+    return HeldFile(path, "purses", b"0")
 
 
 def analyst(path: Path) -> Analyst:
-    return Analyst(PEOPLE, pp.Budgets(np.ones(20), delta=1e-5), purses=path)
+    kept = table_ledger(path, pp.Budgets(np.ones(20), delta=1e-5), {})
+    return Analyst(PEOPLE, kept.budgets, person=kept.budgets.person, ledger=kept.ledger)
 
 
-def ask(asks: Analyst, share: float = 0.9) -> float:
+def ask(path: Path, share: float = 0.9, asks: Analyst | None = None) -> float:
     """A count that costs this share of everybody's purse; how much of it person 0 really paid."""
-    before = asks.purses.spent.copy()
-    asks.count(noise=1 / np.sqrt(share * float(asks.purses.total[0])))
-    return float((asks.purses.spent - before)[0] / asks.purses.total[0])
+    asks = asks or analyst(path)
+    ledger = opened(path)
+    members, [rung] = ledger.members([0]), ledger.rungs
+    before = int(ledger.spent(members)[0, 0])
+    asks.count(noise=np.sqrt(rung.order / (2 * share * rung.limit * 2.0**-40)))
+    return (int(ledger.spent(members)[0, 0]) - before) / rung.limit
 
 
-def taken_by(openers: list[Callable[[], Analyst]]) -> float:
-    """Everybody who gets in stays in, and asks."""
-    inside: list[Analyst] = []
-    for opened in openers:
-        with contextlib.suppress(pp.InvalidInput):
-            inside.append(opened())
-    taken = sum(ask(one) for one in inside)
-    for one in inside:
-        one.close()
-    return taken
+def test_nothing_beside_the_ledger_is_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "purses"
+    first, second = analyst(path), analyst(path)
+    taken = ask(path, asks=first)
+    for one in tmp_path.iterdir():
+        if one not in (path, key_of(path)):
+            one.unlink()
+    assert taken + ask(path, asks=second) + ask(path) == pytest.approx(0.9, rel=1e-6)
 
 
-def test_two_analysts_do_not_get_in_when_lock_files_are_removed(tmp_path: Path) -> None:
-    def after_removal() -> Analyst:
-        for path in tmp_path.iterdir():
-            if path.name != "purses":
-                path.unlink()
-        return analyst(tmp_path / "purses")
-
-    assert taken_by([lambda: analyst(tmp_path / "purses"), after_removal]) == pytest.approx(0.9, rel=1e-6)
-
-
-@pytest.mark.parametrize("how", [os.link, os.symlink])
-@pytest.mark.parametrize("together", [True, False])
-def test_a_second_name_is_the_same_purse(tmp_path: Path, how: Callable[..., None], together: bool) -> None:
+def test_a_link_is_the_same_purse_and_a_second_name_is_refused(tmp_path: Path) -> None:
+    """A hard link has a write-ahead log of its own: two who write by two names would not see each other."""
     path, alias = tmp_path / "purses", tmp_path / "other"
-    with analyst(path) as asks:
-        first = ask(asks, 0.05)
-    how(path, alias)
-    if together:
-        taken = taken_by([lambda: analyst(path), lambda: analyst(alias)])
-    else:
-        taken = sum(taken_by([lambda one=one: analyst(one)]) for one in (path, alias))
-    assert first + taken == pytest.approx(0.95, rel=1e-6)
+    taken = ask(path, 0.05)
+    alias.symlink_to(path)
+    taken += ask(alias) + ask(path)
+    assert taken == pytest.approx(0.95, rel=1e-6)
+    asks = analyst(path)
+    alias.unlink()
+    os.link(path, alias)
+    with pytest.raises(pp.InvalidInput, match="other names"):
+        asks.count(noise=1e3)
+    with pytest.raises(pp.InvalidInput, match="other names"):
+        pp.Ledger.open(url_of(alias), key=key_of(path))
 
 
-def test_a_close_during_a_write_hands_no_old_purses_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_was_removed_or_replaced_is_not_written_past(tmp_path: Path) -> None:
     path = tmp_path / "purses"
-    with analyst(path) as asks:
-        ask(asks, 0.01)
-    first, writing, go_on = analyst(path), threading.Event(), threading.Event()
-    honest, paid = os.fsync, []
-
-    def slowly(file: int) -> None:
-        if threading.current_thread() is writer:
-            writing.set()
-            go_on.wait(20)
-        honest(file)
-
-    writer = threading.Thread(target=lambda: paid.append(ask(first)))
-    monkeypatch.setattr(os, "fsync", slowly)
-    writer.start()
-    assert writing.wait(20)
-    closer = threading.Thread(target=first.close)
-    closer.start()
-    closer.join(0.5)
-    second = None
-    with contextlib.suppress(pp.InvalidInput):
-        second = analyst(path)  # while the charge is not on disk yet
-    go_on.set()
-    writer.join()
-    closer.join()
-    if second is not None:
-        paid.append(ask(second))
-        second.close()
-    with analyst(path) as third:
-        paid.append(ask(third))
-    assert sum(paid) <= 0.99 + 1e-6
-
-
-def test_a_file_that_was_removed_or_replaced_is_not_written_past(tmp_path: Path) -> None:
-    path = tmp_path / "purses"
-    with analyst(path) as asks:
-        ask(asks, 0.1)
-        kept = path.read_bytes()
-        path.unlink()
-        with pytest.raises(pp.InvalidInput, match="removed or replaced"):
-            ask(asks)
-        path.write_bytes(kept)  # from a backup: another file
-        with pytest.raises(pp.InvalidInput, match="removed or replaced"):
-            ask(asks)
-        assert float(asks.purses.spent[0] / asks.purses.total[0]) == pytest.approx(0.1, rel=1e-6)
+    asks = analyst(path)
+    kept = path.read_bytes()
+    ask(path, 0.1, asks)
+    latest = path.read_bytes()
+    path.unlink()
+    with pytest.raises(pp.InvalidInput, match="is not there"):
+        asks.count(noise=1e3)
+    with pytest.raises(pp.InvalidInput, match="Put it back"):
+        analyst(path)  # no new one, with full purses
+    path.write_bytes(kept)  # from a backup
+    with pytest.raises(pp.PrivyPurseError, match="not the one it was"):
+        asks.count(noise=1e3)
+    path.write_bytes(latest)
+    assert ask(path, 0.8, asks) + ask(path, 0.8) == pytest.approx(0.8, rel=1e-6)
 
 
 def test_a_change_by_somebody_who_does_not_lock_is_found(tmp_path: Path) -> None:
     path = tmp_path / "purses"
-    with closing(PurseFile(path, MINE)) as file:
-        file.write(spent=np.ones(2))
+    with closing(held(path)) as file:
+        file.write(b"1")
         old = path.read_bytes()
-        file.write(spent=np.full(2, 2.0))
+        file.write(b"2")
         with path.open("r+b") as whole:  # the same inode with old content
             whole.write(old)
         with pytest.raises(pp.InvalidInput, match="somebody else changed"):
-            file.write(spent=np.full(2, 3.0))
+            file.write(b"3")
 
 
-def test_a_charge_whose_last_sync_fails_is_not_answered_and_stays_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be on disk or not; so it is not released, and whoever opens the file again finds it paid at worst."""
+def test_a_count_whose_last_sync_fails_stays_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be on disk or not; so nothing follows it, and whoever opens the file again finds it counted at worst."""
     path, calls, honest = tmp_path / "purses", [], os.fsync
 
     def second_fails(file: int) -> None:
@@ -149,41 +114,39 @@ def test_a_charge_whose_last_sync_fails_is_not_answered_and_stays_charged(
             raise OSError("input/output error")
         honest(file)
 
-    asks = analyst(path)
+    file = held(path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", second_fails)
         with pytest.raises(OSError, match="input/output"):
-            ask(asks, 0.5)
+            file.write(b"1")
     with pytest.raises(pp.InvalidInput, match="somebody else changed"):  # what is on disk is not what it knows
-        ask(asks, 0.5)
-    asks.close()
-    with analyst(path) as again:
-        assert float(again.purses.spent[0] / again.purses.total[0]) == pytest.approx(0.5, rel=1e-6)
+        file.write(b"1")
+    file.close()
+    with closing(held(path)) as again:
+        assert again.content == b"1"
 
 
 def test_processes_that_open_at_once_take_turns(tmp_path: Path) -> None:
-    """Eight processes begin a new file together: one at a time adds its share, and nothing gets lost."""
+    """Processes begin a new file together: one at a time adds its share, and nothing gets lost."""
     path = tmp_path / "purses"
     code = (
-        "import numpy as np, privypurse as pp, time\n"
-        "from privypurse.queries.pursefile import PurseFile\n"
+        "import privypurse as pp, time\n"
+        "from privypurse._storage import HeldFile\n"
         "for _ in range(5):\n"
         "    while True:\n"
         "        try:\n"
-        f"            file = PurseFile({str(path)!r}, {MINE!r})\n"
+        f"            file = HeldFile({str(path)!r}, 'purses', b'0')\n"
         "            break\n"
         "        except pp.InvalidInput as error:\n"
         "            assert 'somebody else holds' in str(error), error\n"
         "            time.sleep(0.002)\n"
-        "    before = 0.0 if file.arrays is None else file.arrays['spent']\n"
-        "    file.write(spent=before + np.ones(3))\n"
+        "    file.write(str(int(file.content) + 1).encode())\n"
         "    file.close()\n"
     )
     workers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(4)]
     assert [worker.wait(120) for worker in workers] == [0] * 4
-    with closing(PurseFile(path, MINE)) as file:
-        assert file.arrays is not None
-        assert file.arrays["spent"].tolist() == [20, 20, 20]
+    with closing(held(path)) as file:
+        assert file.content == b"20"
     assert [one.name for one in tmp_path.iterdir()] == ["purses"]
 
 
@@ -309,12 +272,13 @@ def test_a_journal_by_another_name_is_the_same_journal(tmp_path: Path, how: Call
 
 
 def test_files_that_everybody_may_read_become_their_owners(tmp_path: Path) -> None:
-    def opened_purses(path: Path) -> None:
-        with closing(PurseFile(path, MINE)) as file:
-            file.write(spent=np.ones(1))
+    def written(path: Path) -> None:
+        with closing(held(path)) as file:
+            file.write(b"1")
 
-    ways: dict[str, Callable[[Path], None]] = {
-        "purses": opened_purses,
+    ways: dict[str, Callable[[Path], object]] = {
+        "purses": written,
+        "ledger": lambda path: analyst(path).count(noise=1e3),
         "steps": lambda path: Journal(path, "p", 3).close(),
         "whole": lambda path: _storage.replace_text(path, "x"),
     }
@@ -345,14 +309,14 @@ def test_a_replaced_file_is_whole_synchronised_and_leaves_nothing_beside_it(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "link"]
 
 
-def test_without_locks_of_the_system_importing_works_and_purses_on_disk_are_refused(tmp_path: Path) -> None:
+def test_without_locks_of_the_system_importing_works_and_counts_on_disk_are_refused(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "sys.modules['fcntl'] = None\n"
         "import numpy as np, privypurse as pp, privypurse.training.journal, privypurse.federated.book\n"
         "table, budgets = {'x': np.ones(3)}, pp.Budgets(np.ones(3))\n"
         "print(float(pp.Analyst(table, budgets).count(noise=10.0)))\n"
-        f"try: pp.Analyst(table, budgets, purses={str(tmp_path / 'purses')!r})\n"
+        f"try: privypurse.training.journal.Journal({str(tmp_path / 'purses')!r}, 'p', 3)\n"
         "except pp.PrivyPurseError as error: print(error)\n"
         f"pp.plan(budgets, steps=2, batch_size=1, clip_norm=1.0).save({str(tmp_path / 'plan.json')!r})\n"
     )
@@ -366,7 +330,7 @@ def test_without_locks_of_the_system_importing_works_and_purses_on_disk_are_refu
 def test_purses_of_another_version_are_not_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "purses").write_bytes(b"privypurse-purses 1 sha256 0\n{}")
     with pytest.raises(pp.InvalidInput, match="is of another version"):
-        PurseFile(tmp_path / "purses", MINE)
+        held(tmp_path / "purses")
 
 
 def test_a_checkpoint_has_its_name_on_disk_before_the_run_goes_on(
@@ -408,7 +372,7 @@ def saved_plan(path: Path) -> None:
     pp.plan(pp.Budgets(np.ones(9)), "uniform", steps=2, batch_size=2, accountant="rdp").save(path)
 
 
-@pytest.mark.parametrize("keep", [analyst, saved_plan, lambda path: Journal(path, "a", 3)])
+@pytest.mark.parametrize("keep", [held, saved_plan, lambda path: Journal(path, "a", 3)])
 def test_pipes_and_devices_are_refused_and_stay_what_they_are(tmp_path: Path, keep: Callable[[Path], object]) -> None:
     """As root, /dev/null would become a file of mode 0600 for everybody on the machine."""
     os.mkfifo(tmp_path / "pipe", 0o644)
@@ -421,7 +385,7 @@ def test_pipes_and_devices_are_refused_and_stay_what_they_are(tmp_path: Path, ke
     assert os.listdir(tmp_path) == ["pipe"]
 
 
-@pytest.mark.parametrize("keep", [analyst, saved_plan, lambda path: Journal(path, "a", 3)])
+@pytest.mark.parametrize("keep", [held, saved_plan, lambda path: Journal(path, "a", 3)])
 def test_links_in_a_circle_are_refused(tmp_path: Path, keep: Callable[[Path], object]) -> None:
     (tmp_path / "one").symlink_to(tmp_path / "other")
     (tmp_path / "other").symlink_to(tmp_path / "one")

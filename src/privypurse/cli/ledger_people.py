@@ -9,19 +9,21 @@ from pathlib import Path
 from rich.console import Console
 
 import privypurse as pp
+from privypurse.cli import purse_import
 from privypurse.cli.arguments import open_ledger, writing
 from privypurse.cli.ledger_command import Command, say
 
 
 def _import_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("tables", nargs="+", type=Path, metavar="TABLE", help=".csv or .parquet files of consents")
-    command.add_argument("--person", default="person", metavar="COLUMN", help='column of ids (default: "person")')
-    command.add_argument("--epsilon", default="epsilon", metavar="COLUMN", help='column of ε (default: "epsilon")')
+    command.add_argument("tables", nargs="*", type=Path, metavar="TABLE", help=".csv or .parquet files of consents")
+    command.add_argument("--person", metavar="COLUMN", help='column of ids (default: "person")')
+    command.add_argument("--epsilon", metavar="COLUMN", help='column of ε (default: "epsilon")')
     _said_options(command, "where the table has no such column")
     back = "who has withdrawn or been forgotten comes back (default: they stay out, whatever a table says)"
     command.add_argument("--returning", action="store_true", help=back)
     command.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
     command.add_argument("--list", action="store_true", help="also say for whom, by id")
+    purse_import.add_options(command)
 
 
 def _said_options(command: argparse.ArgumentParser, when: str, said: str | None = "") -> None:
@@ -30,12 +32,17 @@ def _said_options(command: argparse.ArgumentParser, when: str, said: str | None 
 
 
 def _import(options: argparse.Namespace, console: Console) -> None:
+    if options.purses is not None:
+        purse_import.run(options, console)
+        return
+    if not options.tables:
+        raise pp.InvalidInput("no table is named; give TABLE, a file of consents, or --purses FILE --table TABLE")
     ledger = open_ledger(options)
     for table in options.tables:
         difference = ledger.import_table(
             table,
-            person=options.person,
-            epsilon=options.epsilon,
+            person=options.person or "person",
+            epsilon=options.epsilon or "epsilon",
             purpose=options.purpose,
             recorded_by=options.recorded_by,
             returning=options.returning,
@@ -171,6 +178,14 @@ The records that a consent form gives are such files, and many can be named at o
 
   privypurse ledger import people.csv --person customer_id --purpose "to plan bus lines" --dry-run
   privypurse ledger import forms/*.csv
+
+With --purses, take over what people spent before: from a file of purses, as earlier versions kept beside a table, or
+from a table's private ledger that knows rows by number. What it says was spent is charged, at every order, to the
+people whom --person names in --table; whoever spent more than they granted is left with nothing. Twice charges once.
+Without --ledger it goes into the table's private ledger, which is made if there is none. Public balances are gone
+with it, unless --at-most says what all those questions could cost.
+
+  privypurse ledger import --purses people.csv.purses --table people.csv --person customer_id --dry-run
 """,
         _import_options,
         _import,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
 import warnings
 from itertools import pairwise
@@ -18,12 +17,14 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.cli.arguments import LEDGER_VARIABLE, add_ledger_options, number_or_name, numbers, open_ledger
+from privypurse.cli.arguments import add_ledger_options, number_or_name, numbers
 from privypurse.cli.showing import as_it_is
+from privypurse.cli.table_purses import EPSILON, budgets_of, check_options, ledger_is_named, private_path, purses_of
 from privypurse.errors import PrivyPurseWarning
 
 if TYPE_CHECKING:
     from privypurse.queries import Answer
+    from privypurse.queries.table_ledger import Kept
 
 SHORT = "private answers about a table of people, each within their own ε"
 LONG = """\
@@ -32,9 +33,11 @@ the question touches pays for it out of their own purse: their privacy loss over
 (ε, δ). Whoever cannot pay any more is not counted. Every answer says what it costs at most; nothing that is printed
 says who is missing, or how many.
 
-The table is a .csv or .parquet file with one row for each record. What has been spent is kept in a file beside it
-(people.csv.purses), so that questions of today and tomorrow add up. Keep that file as long as the data: removing it
-would let everybody pay again from a full purse. It is refused for another table or other budgets.
+The table is a .csv or .parquet file with one row for each record. What has been spent is kept in a ledger of its own
+beside it (people.csv.ledger, and its key people.csv.ledger.key), so that questions of today and tomorrow add up. Keep
+both as long as the data: a new ledger would fill everybody's purse again. With --person, the column of ids, a purse
+is a person's: rows may be edited and come in another order, and who is new joins. Without it a purse is that of a
+row, by its number, and a table that has changed since is refused.
 
 --noise is the standard deviation of the noise. Somebody who counts 1 in an answer pays about 1/noise²: half the noise
 costs four times as much. --cost gives the ε instead, at --at-delta, and solves the noise.
@@ -50,21 +53,21 @@ examples (make a table first):
   privypurse query people.csv --epsilon epsilon count --where "age >= 65" --cost 0.1
   privypurse query people.csv --epsilon epsilon holding 0.1 --cost 0.05
 
-with one ε for all, and a column that says whose record it is:
+with one ε for all, and a column that says whose record it is (recommended: then the table may change):
   privypurse query visits.parquet --epsilon 1 --person patient sum cost --lower 0 --upper 5000 --noise 50000
 
 With --ledger each person has one purse for life, which trainings and rounds use too (see privypurse ledger --help).
-Everybody's ε is then what they granted there, the answer is charged there before it is made, and rows may change:
+Everybody's ε is then what they granted there:
 
   export PRIVYPURSE_LEDGER=sqlite:///purses.db PRIVYPURSE_LEDGER_KEY=ledger.key
-  privypurse query visits.parquet --person patient --purpose "to plan wards" count --noise 30
+  privypurse query stays.parquet --person patient --purpose "to plan wards" count --noise 30
 
 conditions (--where): column names (`in backticks` if they hold spaces), numbers, 'text', dates as '2026-01-31',
 == != < <= > >=, in (…), not in, and, or, not, + - * /. A missing cell makes a comparison false.
 """
 _OPTION = re.compile(r"(?<!['\w])(categories|edges)=?(?!['\w])")  # as the library's errors name them
-_BEFORE = """privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purses FILE]
-       [--ledger URL [--key FILE] [--anchor FILE] [--purpose TEXT]]"""
+_BEFORE = """privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purpose TEXT]
+       [--ledger URL [--key FILE] [--anchor FILE]]"""
 _BOUNDS = " COLUMN --lower NUMBER --upper NUMBER"
 _QUESTIONS = {
     "count": ("how many people", ""),
@@ -79,11 +82,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.usage = f"{_BEFORE}\n       QUESTION …  (count, sum, mean, histogram or holding; then --help)"
     command.add_argument("table", metavar="TABLE", help="the .csv or .parquet file of people")
     who = command.add_argument_group("who holds what")
-    for option, sign, usual in (("--epsilon", "ε", "epsilon"), ("--delta", "δ", DEFAULT_DELTA)):
+    for option, sign, usual in (("--epsilon", "ε", EPSILON), ("--delta", "δ", DEFAULT_DELTA)):
         said = f"column of {sign}, or one {sign} for all (default: {usual})"
         who.add_argument(option, metavar=f"COLUMN|{sign}", type=number_or_name, help=said)
     who.add_argument("--person", metavar="COLUMN", help="column of ids: the privacy unit is a person, not a record")
-    who.add_argument("--purses", metavar="FILE", help="where spending is kept (default: TABLE.purses)")
     add_ledger_options(command)
     command.add_argument("--purpose", metavar="TEXT", help="recorded with the charge in the ledger")
     command.add_argument("--json", action="store_true", help="print the answer as JSON")
@@ -125,98 +127,52 @@ def run(options: argparse.Namespace, console: Console) -> None:
     from privypurse.budgets.tables import read_table, unchanged
     from privypurse.runs.folder import RunFolder, check_free
 
-    ledger = _ledger(options)
+    check_options(options)
     with unchanged(Path(options.table)):
         table = read_table(options.table)
-        budgets = _budgets(options, len(next(iter(table.values()))), ledger)
-    kept = _purses(options) if ledger is None else f"the ledger {ledger.id}"
-    new = ledger is None and not Path(kept).exists()
+        budgets = budgets_of(options, table)
     if options.out is not None:  # said before anybody pays
         check_free(options.out, "answer.json")
-        if ledger is not None:
-            ledger.require_latest(options.out)
+    kept = purses_of(options, table, budgets)
+    if options.out is not None:
+        kept.ledger.require_latest(options.out)
         folder = RunFolder.begin(options.out, "query")
-    paid_by: dict[str, Any] = {"purses": kept}
-    if ledger is not None:
-        paid_by = {"ledger": ledger, "purpose": options.purpose or ""}
+    ledger, budgets = kept.ledger, kept.budgets
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # said below, in red
-        analyst = pp.Analyst(table, budgets, person=budgets.person, seed=options.seed, **paid_by)
-    try:
-        with analyst:
-            answer = _asked(analyst, options)
-    except OSError as error:
-        raise pp.PrivyPurseError(f"spending cannot be written to {kept} ({error}), so nothing is told") from None
+        analyst = pp.Analyst(
+            table,
+            budgets,
+            person=budgets.person,
+            ledger=ledger,
+            purpose=options.purpose or "",
+            seed=options.seed,
+        )
+    answer = _asked(analyst, options)
     text = json.dumps(answer.to_json(), ensure_ascii=False)
     if options.json:
         console.print(text, markup=False, soft_wrap=True)
     else:
         _show(answer, options, console)
-        if new:
-            console.print(f"new purses for {budgets.people:,} people: {as_it_is(str(kept))}", soft_wrap=True)
-        keep = "keep it as long as the data" if ledger is None else "where it stays for life"
-        console.print(f"spending is kept in {as_it_is(str(kept))}; {keep}", soft_wrap=True)
+        _show_where(kept, options, console)
     if options.out is not None:
         try:
             folder.add("answer.json", text + "\n", public=options.seed is None)
-            if ledger is not None:
-                ledger.write_anchor(folder.path / "anchor.json")
-                folder.add("anchor.json", None)
+            ledger.write_anchor(folder.path / "anchor.json")
+            folder.add("anchor.json", None)
         except OSError as error:
             raise pp.PrivyPurseError(f"{error}: the answer is given, but not in {options.out}") from None
 
 
-def _ledger(options: argparse.Namespace) -> pp.Ledger | None:
-    """The ledger that is named, by the option or the environment; a file of purses is named instead of one."""
-    if options.ledger is None and (options.purses is not None or not os.environ.get(LEDGER_VARIABLE)):
-        if options.purpose is not None:
-            raise pp.InvalidInput("--purpose is recorded in a ledger; give --ledger too, or leave it out")
-        return None
-    if options.purses is not None:
-        raise pp.InvalidInput("--purses and --ledger are two places for what is spent; give one of them")
-    if options.epsilon is not None or options.delta is not None:
-        raise pp.InvalidInput(
-            "--epsilon and --delta are for purses without a ledger: here they are what people granted; leave them out"
-        )
-    if options.person is None:
-        raise pp.InvalidInput(
-            "a ledger knows people by id; give --person, the column of ids, or --purses FILE to keep spending apart "
-            "from the ledger"
-        )
-    return open_ledger(options)
-
-
-def _purses(options: argparse.Namespace) -> str:
-    purses = options.purses or _beside(Path(options.table))
-    if Path(purses).resolve() == Path(options.table).resolve():
-        raise pp.InvalidInput(f"--purses {purses} is the table itself; name another file")
-    return str(purses)
-
-
-def _beside(table: Path) -> str:
-    """The file of purses of a table, which is the same by whatever link the table is reached."""
-    whole = table.resolve()
-    purses, named = whole.with_name(whole.name + ".purses"), Path(f"{table}.purses")
-    if not purses.exists() and whole.stat().st_nlink > 1:
-        raise pp.InvalidInput(
-            f"{whole} has other names too (hard links), and its purses may lie beside one of them; give --purses"
-        )
-    return str(named if named.resolve() == purses else purses)
-
-
-def _budgets(options: argparse.Namespace, rows: int, ledger: pp.Ledger | None) -> pp.Budgets:
-    from privypurse.budgets.tables import FileColumns
-
-    epsilon = "epsilon" if options.epsilon is None else options.epsilon
-    delta = DEFAULT_DELTA if options.delta is None else options.delta
-    if ledger is not None:  # the most that anybody can have granted: whose purse holds what, the ledger knows
-        epsilon, delta = ledger.rungs[-1].epsilon, max(rung.delta for rung in ledger.rungs)
-    if isinstance(epsilon, str):
-        return pp.Budgets.read(options.table, epsilon=epsilon, delta=delta, person=options.person)
-    columns = FileColumns(Path(options.table))
-    deltas = columns.numbers(delta) if isinstance(delta, str) else delta
-    person = None if options.person is None else columns.labels(options.person)
-    return pp.Budgets(np.full(rows, epsilon), delta=deltas, person=person)
+def _show_where(kept: Kept, options: argparse.Namespace, console: Console) -> None:
+    """Where the answer was charged, and who came into the ledger with it."""
+    if ledger_is_named(options):
+        where = f"the ledger {kept.ledger.id}, where it stays for life"
+    else:
+        where = f"{private_path(Path(options.table))}; keep it and its key as long as the data"
+    if kept.news:
+        console.print(as_it_is(kept.news), soft_wrap=True)
+    console.print(f"spending is kept in {as_it_is(where)}", soft_wrap=True)
 
 
 def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from privypurse.errors import InvalidInput, PrivyPurseError, Unsupported
 
 _WAIT = 60  # seconds for another writer
 _WRITERS = 0x7072697679  # PostgreSQL's advisory lock that a writer holds to the end of its transaction
+_MIGRATING = threading.Lock()  # Alembic keeps what it is doing in module variables
 _HELD = (
     "what this call was to write is either there as a whole or not at all; nothing may be released on its account "
     "before it succeeds. Called again with the same run id it charges once"
@@ -146,7 +148,8 @@ class Database:
             raise InvalidInput(
                 f"the ledger {self} was written by a newer version of Privy Purse (tables {now}); update this one"
             ) from None
-        command.upgrade(config, "head")
+        with _MIGRATING:
+            command.upgrade(config, "head")
 
 
 def _alembic() -> Config:
@@ -182,17 +185,19 @@ def _postgresql(url: sa.URL) -> Engine:
 
 def _require_file(path: Path) -> None:
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except OSError as error:
         raise InvalidInput(
             f"the ledger {path} is not there ({error.strerror}); check the path, put it back, or make a new one with "
             "`privypurse ledger init` or Ledger.create. A new one starts with full purses, so it is for other people "
             "only"
         ) from None
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(found.st_mode):
         raise InvalidInput(f"the ledger {path} is no file; name one")
-    if stat.S_IMODE(mode) & 0o077:
-        os.chmod(path, stat.S_IMODE(mode) & 0o700)
+    if found.st_nlink > 1:  # each name has a write-ahead log and locks of its own: two writers would not meet
+        raise InvalidInput(f"the ledger {path} has other names too (hard links); remove them, and keep one name")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.chmod(path, stat.S_IMODE(found.st_mode) & 0o700)
 
 
 def _first_line(error: Any) -> str:

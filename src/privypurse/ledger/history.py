@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from privypurse.ledger import entries, schema
 from privypurse.ledger.blocks import SIZE, people
+from privypurse.ledger.entries import Entry
 from privypurse.ledger.lifetime import Lifetime
 
 
@@ -84,20 +85,24 @@ def of_person(connection: Connection, lifetime: Lifetime, number: int) -> list[E
 def runs(connection: Connection) -> list[Run]:
     found = entries.of_kinds(connection, "reserve", "settle", "charge")
     settled = {entry.run: entry for entry in found if entry.kind == "settle"}
-    out = []
-    for entry in found:
-        if entry.kind == "settle":
-            continue
-        end = entry if entry.kind == "charge" else settled.get(entry.run)
-        out.append(
-            Run(
-                run_id=str(entry.run),
-                what=entry.meta["what"],
-                purpose=entry.meta["purpose"],
-                at_most=entry.meta["at_most"],
-                reserved=moment(entry.time),
-                settled=None if end is None else moment(end.time),
-                recovered=bool(end is not None and end.meta.get("recovered")),
-            )
-        )
-    return out
+    return [_run(entry, settled.get(entry.run)) for entry in found if entry.kind != "settle"]
+
+
+def run(connection: Connection, run_id: str) -> Run | None:
+    """One of them; None where there is no such run."""
+    found = entries.of_run(connection, run_id)
+    begun = found.get("reserve") or found.get("charge")
+    return None if begun is None else _run(begun, found.get("settle"))
+
+
+def _run(entry: Entry, settled: Entry | None) -> Run:
+    end = entry if entry.kind == "charge" else settled
+    return Run(
+        run_id=str(entry.run),
+        what=entry.meta["what"],
+        purpose=entry.meta["purpose"],
+        at_most=entry.meta["at_most"],
+        reserved=moment(entry.time),
+        settled=None if end is None else moment(end.time),
+        recovered=bool(end is not None and end.meta.get("recovered")),
+    )

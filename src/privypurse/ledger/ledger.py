@@ -12,7 +12,7 @@ from privypurse.accounting.releases import ClientSampled, Release
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.budgets.person_ids import ids_of, texts_of
 from privypurse.errors import InvalidInput
-from privypurse.ledger import begun, consents, entries, history, keys, people, runs, standing
+from privypurse.ledger import begun, consents, entries, history, keys, past, people, runs, standing
 from privypurse.ledger.begun import Begun
 from privypurse.ledger.consent_tables import Difference, read_consents
 from privypurse.ledger.consents import Consent
@@ -193,6 +193,13 @@ class Ledger(OpenLedger):
         """As `room`, from grants and public caps alone. Never more than the real one."""
         return self._room(members, public=True)
 
+    def spent(self, members: Members) -> IntArray:
+        """[people, columns]: what each was charged at each column, without what open runs reserve. Sensitive."""
+        self._require_ours(members)
+        with self._reading() as connection:
+            stand, places = people.of(connection, self.lifetime, members.numbers, self._key)
+        return np.ascontiguousarray(stand.spent[:, places].T)
+
     def _room(self, members: Members, *, public: bool, own: bool = False) -> IntArray:
         self._require_ours(members)
         with self._reading() as connection:
@@ -243,6 +250,27 @@ class Ledger(OpenLedger):
         was not released the first time.
         """
         return Reservation(self, self._reserve(run_id, members, charges, class_of, at_most, what, purpose, "charge"))
+
+    def charge_past(
+        self,
+        run_id: str,
+        members: Members,
+        charges: Any,
+        class_of: Any,
+        at_most: float | None = None,
+        what: str = "earlier use",
+        purpose: str = "",
+    ) -> bool:
+        """Charge releases that were made without the ledger; whoever does not hold all of it is left with nothing.
+
+        False, and nothing is done, where the ledger has this ``run_id`` already. Nobody who owes something is passed
+        over: if somebody has left, or owes more than ``at_most``, it is an error and nobody is charged.
+        """
+        self._require_ours(members)
+        said = {"what": what, "purpose": purpose}
+        request = Request.of(run_id, members, charges, class_of, at_most, self.lifetime.columns, said)
+        with self._writing() as connection:
+            return past.charge(connection, self.lifetime, request, self._key)
 
     def _reserve(
         self,
@@ -347,3 +375,8 @@ class Ledger(OpenLedger):
         """All runs, oldest first: what, when, the public cap, whether settled."""
         with self._reading() as connection:
             return history.runs(connection)
+
+    def run(self, run_id: str) -> Run | None:
+        """One run by its id, as `runs` has it; None where there is no such."""
+        with self._reading() as connection:
+            return history.run(connection, run_id)

@@ -55,6 +55,8 @@ class OpenLedger:
         try:
             terms = json.loads(row.terms)
             self.lifetime = Lifetime(tuple(Rung(*rung) for rung in terms["rungs"]), terms["set_apart"])
+            self.about = str(terms.get("about", ""))
+            """Whose purses these are, where whoever made the ledger said so."""
         except (ValueError, KeyError, TypeError) as error:
             raise PrivyPurseError(f"the terms of the ledger {database} are damaged ({error!r}); restore it") from None
         if key is not None:
@@ -73,13 +75,15 @@ class OpenLedger:
         delta: float | None = None,
         adversary: str = "server",
         set_apart: float = 0.0,
+        about: str = "",
         key: KeySource = None,
         anchor: str | Path | None = None,
     ) -> Self:
         """A new ledger: its rungs as pairs (ε, δ), or ``epsilons`` with one ``delta``; at most 8, rising in ε.
 
         ``adversary`` is whom the promise holds against: "server" (who sees who takes part in a round) or "public".
-        ``set_apart`` is the share of every purse for releases known only as (ε, δ). None of it can be changed later.
+        ``set_apart`` is the share of every purse for releases known only as (ε, δ), ``about`` says whose purses these
+        are. None of it can be changed later.
         ``key`` names the key file, which is made if it is not there, and belongs elsewhere than the ledger; without
         it PRIVYPURSE_LEDGER_KEY has the key or its path. ``anchor`` is a new file outside of the database, by which
         an old copy is told (see `open`).
@@ -98,7 +102,7 @@ class OpenLedger:
                 if database.revision(connection) is not None:
                     raise InvalidInput(f"{database} has a ledger already; open it, or name another database")
                 database.migrate(connection)
-                _first_entry(connection, lifetime, adversary, secret)
+                _first_entry(connection, lifetime, adversary, about, secret)
         except BaseException:
             database.remove_file()
             raise
@@ -264,11 +268,12 @@ def _require_tables(database: Database) -> None:
         database.migrate(connection)
 
 
-def _first_entry(connection: Connection, lifetime: Lifetime, adversary: str, key: keys.Key) -> None:
+def _first_entry(connection: Connection, lifetime: Lifetime, adversary: str, about: str, key: keys.Key) -> None:
     name = str(uuid.uuid4())
     terms = {
         "rungs": [[rung.epsilon, rung.delta, rung.order, rung.limit] for rung in lifetime.rungs],
         "set_apart": lifetime.set_apart,
+        **({"about": about} if about else {}),
     }
     row = {"id": name, "unit": _UNIT, "adversary": adversary, "terms": canonical(terms)}
     connection.execute(schema.ledger.insert().values(**row, key_mark=key.mark(name.encode())))

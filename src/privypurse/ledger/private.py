@@ -99,7 +99,7 @@ def _make(home: Path, ids: AnyArray, epsilon: FloatArray, delta: float, adversar
             key=home / KEY,
         )
         made.join(ids, _on_rungs(made, ids, epsilon), purpose=purpose)
-        os.link(beside, home / FILE)
+        os.rename(beside, home / FILE)
         synchronise_folder(home)
     finally:
         os.close(folder)

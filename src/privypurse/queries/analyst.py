@@ -7,18 +7,15 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from privypurse._storage import digest_of_arrays
 from privypurse._totals import say_not_kept
 from privypurse._validate import integer, one_of, real
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets.budgets import Budgets
-from privypurse.budgets.person_ids import mark_of
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import Answer, Cost, epsilon_of
 from privypurse.queries.bins import place_by_category, place_by_edge
@@ -29,7 +26,6 @@ from privypurse.queries.contributions import Contributions, Dense, by_person, in
 from privypurse.queries.ledger_purses import LedgerPurses
 from privypurse.queries.noise import Noise
 from privypurse.queries.noisy_sums import Pay, Price, Purses, largest_ratio, noisy_sum, paid_sum, priced, scale
-from privypurse.queries.pursefile import PurseFile
 from privypurse.queries.rows import rows_of
 
 if TYPE_CHECKING:
@@ -57,16 +53,13 @@ class Analyst:
     a person by itself, and ``delta=``, at which a cost is told (1e-5 unless given). `spent` and `purses` are
     sensitive: not for the analyst.
 
-    With ``purses``, a file, spending outlives the process: the charge is on disk before the answer is returned, and
-    the file is refused for other data or budgets. Without it, spending is forgotten with this object; do not make a
-    second one for the same data. Keep the file as long as the data.
-
     Budgets with ids are applied by id: ``person`` names the column with the id of each row's owner, or holds the ids
     in the order of the rows. Rows may come in any order; who has no row is absent; a row of a stranger is an error.
 
     With ``ledger``, spending is for life (`docs/ledger.md`): budgets have ids, everybody's purse is what they granted
     there, and each answer is charged there before it is made, under ``purpose``. The guarantee is then the ledger's,
-    over everything that it has charged.
+    over everything that it has charged. Without one, spending is forgotten with this object, which a warning says
+    once; do not make a second one for the same data.
 
     ``data`` is a pandas DataFrame, a mapping from column names to arrays, an array or tensor whose first dimension
     counts records, or a tuple of such. Names and kinds of columns are taken to be public.
@@ -84,7 +77,6 @@ class Analyst:
         *,
         person: Any = None,
         currency: str = "gdp",
-        purses: str | Path | None = None,
         ledger: Ledger | None = None,
         purpose: str = "",
         example: Any = None,
@@ -106,18 +98,15 @@ class Analyst:
         self.purses: Purses
         """For the trusted curator only: what everybody may spend and has spent, one entry for each person."""
         if ledger is None:
-            if purses is None:
-                say_not_kept(seed)
+            say_not_kept(seed)
             self.purses = Filter(self._epsilon, budgets.delta[budgets.first_record], currency)
         else:
-            _refuse_beside_ledger(currency, purses)
+            if currency != "gdp":
+                raise InvalidInput(f"currency is {currency!r}, but a ledger has its own; leave currency out")
             self.purses = LedgerPurses(ledger, budgets, purpose)
         self._source = Noise(seed)
         self._process = os.getpid()
-        self._file: PurseFile | None = None
         self._closed = False
-        if purses is not None:
-            self._open(purses)
 
     def _owners(self, data: Any, budgets: Budgets, person: Any) -> IntArray | None:
         """For each row whose it is; None where each row is its own (rule 13: a promise is made to a person)."""
@@ -139,31 +128,10 @@ class Analyst:
             )
         return None
 
-    def _open(self, path: str | Path) -> None:
-        assert isinstance(self.purses, Filter)
-        held = self._budgets
-        identity = {
-            "data set": self._rows.fingerprint(),
-            "list of budgets": digest_of_arrays(
-                held.epsilon, held.delta, held.owner if self._owner is None else self._owner
-            ),
-            **({} if held.person is None else {"list of ids": mark_of(held.person[held.first_record])}),
-            "currency": self.purses.currency.name,
-        }
-        self._file = PurseFile(path, identity)
-        try:
-            if self._file.arrays is not None:
-                self.purses.restore(self._file.arrays["spent"])
-        except BaseException:
-            self._file.close()
-            raise
-
     def close(self) -> None:
-        """Let go of the file of purses. An analyst that is closed answers nothing."""
+        """Answer nothing more."""
         with self.purses.lock:  # after what is being answered
             self._closed = True
-            if self._file is not None:
-                self._file.close()
 
     def __enter__(self) -> Analyst:
         return self
@@ -319,7 +287,8 @@ class Analyst:
         with self.purses.lock:  # two questions at once would both be paid with the same coin
             if self._closed or os.getpid() != self._process:
                 raise InvalidInput(
-                    "this analyst is closed, or was made by another process; make a new one from its file of purses"
+                    "this analyst is closed, or was made by another process; make a new one, with a ledger where "
+                    "spending is to add up"
                 )
             released = frozen(self._paid(contributions, price, alike=alike))
         value = released if read is None else read(released)
@@ -328,14 +297,9 @@ class Analyst:
     def _paid(self, contributions: Contributions, price: Price, *, alike: bool) -> FloatArray:
         clip, noise, purses = price.clip, price.noise, self.purses
         if isinstance(purses, Filter):
-            return noisy_sum(contributions, purses, clip=clip, noise=noise, source=self._source, save=self._save)
+            return noisy_sum(contributions, purses, clip=clip, noise=noise, source=self._source)
         pay = partial(purses.pay, most=largest_ratio(clip, noise), alike=alike)
         return paid_sum(contributions, self._people, pay, clip=clip, noise=noise, source=self._source)
-
-    def _save(self) -> None:
-        if self._file is not None:
-            assert isinstance(self.purses, Filter)
-            self._file.write(spent=self.purses.spent)
 
     def _public_rows(self) -> Any:
         if self._examples is None:
@@ -368,13 +332,6 @@ class Analyst:
         if where is not None:
             touched &= self._chosen(where)
         return np.where(touched, values, 0.0), touched
-
-
-def _refuse_beside_ledger(currency: str, purses: str | Path | None) -> None:
-    if purses is not None:
-        raise InvalidInput(f"purses is {str(purses)!r}, but spending is kept in the ledger; leave purses out")
-    if currency != "gdp":
-        raise InvalidInput(f"currency is {currency!r}, but a ledger has its own; leave currency out")
 
 
 def _only(total: FloatArray) -> float:

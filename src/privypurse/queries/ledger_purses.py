@@ -39,7 +39,7 @@ def _shares() -> FloatArray:
     return frozen(np.concatenate(octaves)[::-1])
 
 
-_SHARES = _shares()
+SHARES = _shares()
 
 
 class LedgerPurses:
@@ -91,11 +91,13 @@ class LedgerPurses:
 
     def affords(self, amount: Any) -> AnyArray:
         """For each person whether a cost of this many μ² could still be charged. Sensitive."""
-        charge = _charges(self._ledger.lifetime, np.sqrt(np.atleast_1d(np.asarray(amount, dtype=np.float64))))
+        charge = charges_of_ratios(
+            self._ledger.lifetime, np.sqrt(np.atleast_1d(np.asarray(amount, dtype=np.float64)))
+        )
         return np.asarray((self._ledger.room(self._members) >= charge).all(axis=1))
 
 
-def _charges(lifetime: Lifetime, ratio: FloatArray) -> IntArray:
+def charges_of_ratios(lifetime: Lifetime, ratio: FloatArray) -> IntArray:
     """At every order, of contributions that are so many deviations of the noise."""
     within = np.clip(ratio, _NEXT_TO_NOTHING, _BEYOND_ALL)
     return lifetime.charges_of([Gaussian(noise) for noise in (1.0 / within).tolist()])
@@ -104,7 +106,7 @@ def _charges(lifetime: Lifetime, ratio: FloatArray) -> IntArray:
 @lru_cache(maxsize=32)
 def _public_table(lifetime: Lifetime, most: float, alike: bool) -> tuple[IntArray, float]:
     """What each class is charged, and the ε whose cap holds the largest of them on every rung."""
-    charges = frozen(_charges(lifetime, _levels(most, alike=alike)))
+    charges = frozen(charges_of_ratios(lifetime, _levels(most, alike=alike)))
     deltas, limits = {rung.delta for rung in lifetime.rungs}, np.array([rung.limit for rung in lifetime.rungs])
     largest = max(float(gdp.epsilon(min(most, _BEYOND_ALL), delta)) for delta in deltas)
     at_most, more = min(max(largest, _SMALLEST), _LARGEST), 1e-9
@@ -115,7 +117,7 @@ def _public_table(lifetime: Lifetime, most: float, alike: bool) -> tuple[IntArra
 
 
 def _levels(most: float, *, alike: bool) -> FloatArray:
-    return np.array([most]) if alike else most * _SHARES
+    return np.array([most]) if alike else most * SHARES
 
 
 def _refuse_smaller_budgets(ledger: Ledger, budgets: Budgets, rung: AnyArray) -> None:

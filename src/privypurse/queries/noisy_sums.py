@@ -32,30 +32,22 @@ def noisy_sum(
     clip: float,
     noise: float,
     source: Noise,
-    save: Callable[[], None] | None = None,
 ) -> FloatArray:
     """The sum of everybody's clipped vector, with normal noise of standard deviation ``noise`` on each number.
 
     Feldman & Zrnic (2021), Algorithm 2 with the Gaussian mechanism: a person pays for ‖their vector‖/noise and
     nothing if it is zero; who cannot pay contributes nothing, is charged nothing, and nobody is told.
 
-    Guarantee: nothing is returned unless it was charged, and saved by ``save`` if there is one; if anything fails
-    before, nothing is charged. Asking who can pay and charging them is one step: no other thread's question is paid
-    for with the same coin.
+    Guarantee: nothing is returned unless it was charged. Asking who can pay and charging them is one step: no other
+    thread's question is paid for with the same coin.
     """
 
     def pay(ratio: FloatArray) -> AnyArray:
         with np.errstate(over="ignore"):  # a cost of ∞ is one that nobody can pay
             cost = purses.currency.gaussian(ratio)
         with purses.lock:
-            pays, before = purses.affords(cost), purses.spent.copy()
-            try:
-                purses.charge(np.where(pays, cost, 0.0))
-                if save is not None:
-                    save()
-            except BaseException:
-                purses.spent = before
-                raise
+            pays = purses.affords(cost)
+            purses.charge(np.where(pays, cost, 0.0))
         return pays
 
     return paid_sum(contributions, purses.total.size, pay, clip=clip, noise=noise, source=source)

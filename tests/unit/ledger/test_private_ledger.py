@@ -127,7 +127,7 @@ def test_an_older_copy_or_a_missing_one_is_refused(tmp_path: Path) -> None:
 
 def test_one_that_was_killed_while_it_was_made_is_made_whole(tmp_path: Path) -> None:
     """Before its people joined, before it had its name, and before its anchor."""
-    for place in ("Ledger.join", "private.os.link", "Ledger.write_anchor"):
+    for place in ("Ledger.join", "private.os.rename", "Ledger.write_anchor"):
         code = f"""
 import os
 import numpy as np

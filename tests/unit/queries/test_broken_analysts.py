@@ -48,29 +48,29 @@ def test_an_honest_analyst_has_no_complaints():
     assert complaints() == []
 
 
-def charges_everybody_the_worst_case(parts, purses, *, clip, noise, source, save=None):
+def charges_everybody_the_worst_case(parts, purses, *, clip, noise, source):
     cost = np.full(purses.total.shape, (clip / noise) ** 2)
     pays = purses.affords(cost)
     purses.charge(np.where(pays, cost, 0.0))
     return parts.clipped(clip).total(pays)
 
 
-def forgets_to_charge(parts, purses, *, clip, noise, source, save=None):
+def forgets_to_charge(parts, purses, *, clip, noise, source):
     parts = parts.clipped(clip)
     return parts.total(purses.affords((parts.norms() / noise) ** 2))
 
 
-def lets_everybody_in(parts, purses, *, clip, noise, source, save=None):
+def lets_everybody_in(parts, purses, *, clip, noise, source):
     parts = parts.clipped(clip)
     cost = (parts.norms() / noise) ** 2
     purses.charge(np.where(purses.affords(cost), cost, 0.0))
     return parts.total(np.ones(purses.total.shape, dtype=bool))
 
 
-def refuses_aloud(parts, purses, *, clip, noise, source, save=None):
+def refuses_aloud(parts, purses, *, clip, noise, source):
     if not purses.affords((parts.norms() / noise) ** 2).all():
         raise pp.PrivyPurseError("somebody cannot pay")
-    return noisy_sums.noisy_sum(parts, purses, clip=clip, noise=noise, source=source, save=save)
+    return noisy_sums.noisy_sum(parts, purses, clip=clip, noise=noise, source=source)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def charges_in_float32(self, ratio, most, *, alike=False):
 
 
 def rounds_down(self, ratio, most, *, alike=False):
-    levels = most * ledger_purses._SHARES
+    levels = most * ledger_purses.SHARES
     return HONEST(self, levels[np.maximum(np.searchsorted(levels, ratio) - 2, 0)] * (ratio > 0), most)
 
 
@@ -128,7 +128,7 @@ def paid_by_classes(self, ratio, levels):
     place = np.where(ratio > 0, np.searchsorted(levels, ratio), -1)
     run = f"run {len(self._ledger.runs())}"
     return self._ledger.charge(
-        run, self._members, ledger_purses._charges(self._ledger.lifetime, levels), place, at_most=0.5
+        run, self._members, ledger_purses.charges_of_ratios(self._ledger.lifetime, levels), place, at_most=0.5
     ).admitted
 
 

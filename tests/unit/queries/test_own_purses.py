@@ -64,17 +64,3 @@ def test_a_row_with_a_number_that_is_none_counts_nowhere_and_costs_nothing() -> 
     assert answer.value == pytest.approx([3.0, 40.0], abs=1e-6)
     assert asks.purses.spent[1] == 0
     assert asks.purses.spent[[0, 2]] == pytest.approx([101 / 100**2, 904 / 100**2], rel=1e-6)
-
-
-def test_purses_are_refused_to_the_same_rows_under_other_ids(tmp_path):
-    """By row number C0 would be told what C9 spent, and pay on from C9's purse."""
-    rows, ids = {"age": np.arange(10)}, [f"C{k}" for k in range(10)]
-    with Analyst(rows, pp.Budgets(np.ones(10), person=ids), person=ids, purses=tmp_path / "purses") as asks:
-        asks.count("age < 5", noise=10)
-        told = [asks.spent(who) for who in ids]
-    assert told[0] > 0 == told[9]
-    with pytest.raises(pp.InvalidInput, match="belong to another list of ids"):
-        Analyst(rows, pp.Budgets(np.ones(10), person=ids[::-1]), person=ids[::-1], purses=tmp_path / "purses")
-    spaced = [f" {who}" for who in ids]
-    with Analyst(rows, pp.Budgets(np.ones(10), person=spaced), person=spaced, purses=tmp_path / "purses") as asks:
-        assert [asks.spent(who) for who in ids] == told

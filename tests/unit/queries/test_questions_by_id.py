@@ -49,11 +49,3 @@ def test_ids_are_asked_for_and_strangers_named():
         pp.Analyst(table, BUDGETS, person="whose")
     with pytest.raises(pp.InvalidInput, match="the budgets have no ids"):
         pp.Analyst(table, pp.Budgets(np.ones(4)), person="who")
-
-
-def test_purses_on_disk_are_refused_to_rows_of_others(tmp_path):
-    path, ages = tmp_path / "purses", {"age": np.array([20, 40, 60, 80])}
-    with pp.Analyst(ages, BUDGETS, person=IDS, purses=path) as asks:
-        asks.count("age >= 60", noise=10.0)
-    with pytest.raises(pp.InvalidInput, match="list of budgets"):
-        pp.Analyst(ages, BUDGETS, person=IDS[::-1], purses=path)

@@ -182,14 +182,13 @@ def test_a_ledger_that_is_gone_answers_nothing(new_ledger, tmp_path: Path):
     assert not any(map(any, spent(new_ledger())))
 
 
-def test_what_does_not_fit_together_is_refused(new_ledger, tmp_path: Path):
+def test_what_does_not_fit_together_is_refused(new_ledger):
     ledger = new_ledger()
     ledger.join(IDS, GRANTED)
     for wrong, said in (
         ({"budgets": pp.Budgets(np.ones(5))}, "knows people by id"),
         ({"budgets": pp.Budgets(np.ones(5), person=[*"abcde"])}, "never joined"),
         ({"budgets": pp.Budgets(np.full(5, 4.0), delta=1e-6, person=OWNER)}, "δ = 1e-06, but the ledger holds 1e-05"),
-        ({"purses": tmp_path / "purses"}, "leave purses out"),
         ({"currency": "zcdp"}, "leave currency out"),
         ({"ledger": "sqlite:///purses.db"}, r"pp\.Ledger\.open"),
         ({"purpose": 3}, "purpose must be text"),

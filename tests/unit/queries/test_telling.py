@@ -15,9 +15,11 @@ from queries_brute_force import silenced
 
 import privypurse as pp
 from privypurse import cli
-from privypurse.accounting import gdp
+from privypurse.ledger.lifetime import Lifetime
 from privypurse.queries import Analyst
 from privypurse.queries.noisy_sums import priced
+from privypurse.queries.rows import rows_of
+from privypurse.queries.table_ledger import opened
 
 PEOPLE = 1694
 
@@ -152,19 +154,17 @@ def test_a_histograms_note_does_not_tell_that_somebody_has_a_second_row():
 
 
 @pytest.mark.parametrize("frame", [dict, pd.DataFrame])
-def test_half_a_surrogate_pair_in_one_cell_raises_nothing(frame, tmp_path):
+def test_half_a_surrogate_pair_in_one_cell_raises_nothing(frame):
     plain = np.array(["Oslo", "Voss", None, "Oslo"], dtype=object)
     odd = np.array(["Oslo", "Voss\ud800", None, "Oslo"], dtype=object)
     for words, voss in ((plain, "Voss"), (odd, "Voss\ud800")):
         column = pd.Series(words, dtype=object) if frame is pd.DataFrame else words
-        asks = silenced(Analyst(frame({"city": column}), pp.Budgets(np.ones(4)), purses=tmp_path / f"{len(voss)}"))
+        asks = silenced(Analyst(frame({"city": column}), pp.Budgets(np.ones(4))))
         assert float(asks.count("city == 'Oslo'", noise=9.0)) == 2
         assert float(asks.count("city != 'Oslo'", noise=9.0)) == 1
         assert float(asks.count("city >= 'P'", noise=9.0)) == 1
         assert asks.histogram("city", categories=["Oslo", voss], noise=9.0).value.tolist() == [2, 1]
-        asks.close()
-    with pytest.raises(pp.InvalidInput, match="another data set"):
-        Analyst({"city": plain}, pp.Budgets(np.ones(4)), purses=tmp_path / "5")
+    assert rows_of({"city": plain}).fingerprint() != rows_of({"city": odd}).fingerprint()
     fixed = silenced(Analyst({"city": np.array(["a", "\udfff"])}, pp.Budgets(np.ones(2))))
     assert float(fixed.count("city == 'a'", noise=9.0)) == 1
 
@@ -229,30 +229,25 @@ def test_a_linked_table_has_the_purses_of_its_own(capsys, table):
     """`alias.csv → people.csv` got new purses: 1.8 of one."""
     alias = table.with_name("alias.csv")
     alias.symlink_to(table)
-    noise = 1 / math.sqrt(0.9 * float(gdp.mu(1.0, 1e-5)) ** 2)
+    [rung] = Lifetime.of([(1.0, 1e-5)]).rungs
+    noise = math.sqrt(rung.order / (2 * 0.9 * rung.limit * 2.0**-40))
     for path in (table, alias):
         code, _, err = run(capsys, path, "count", "--noise", noise)
         assert code == 0, err
-    assert sorted(one.name for one in table.parent.glob("*.purses")) == ["people.csv.purses"]
-    with Analyst(pd_table(table), pp.Budgets(np.ones(400)), purses=f"{table}.purses") as asks:
-        assert float(asks.purses.spent[0] / asks.purses.total[0]) == pytest.approx(0.9, rel=1e-6)
+    names = sorted(one.name for one in table.parent.glob("*.ledger*"))
+    assert names == ["people.csv.ledger", "people.csv.ledger.key"]
+    ledger = opened(table.with_name("people.csv.ledger"))
+    assert ledger.spent(ledger.members([0]))[0, 0] / rung.limit == pytest.approx(0.9, rel=1e-6)
 
 
-def pd_table(path):
-    from privypurse.budgets.tables import read_table
-
-    return read_table(path)
-
-
-def test_a_table_with_two_names_needs_its_purses_named(capsys, table):
+def test_a_table_with_two_names_has_its_purses_by_one(capsys, table):
     run(capsys, table, "count", "--noise", 20)
     alias = table.with_name("alias.csv")
     alias.hardlink_to(table)
     assert run(capsys, table, "count", "--noise", 20)[0] == 0
     code, _, err = run(capsys, alias, "count", "--noise", 20)
     assert code == 2
-    assert "--purses" in err
-    assert run(capsys, alias, "--purses", f"{table}.purses", "count", "--noise", 20)[0] == 0
+    assert "use that name" in err
 
 
 def test_the_command_says_it_too_and_in_json(capsys, table):

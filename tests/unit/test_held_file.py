@@ -1,4 +1,4 @@
-"""Purses on disk: replaced whole or not at all, one holder at a time, refused to strangers."""
+"""Counts on disk: replaced whole or not at all, one holder at a time."""
 
 import os
 import stat
@@ -12,36 +12,35 @@ import pytest
 
 import privypurse as pp
 from held_files import read_held
-from privypurse._storage import digest_of_arrays
-from privypurse.queries.pursefile import PurseFile
+from privypurse._storage import HeldFile, digest_of_arrays
 
-MINE = {"data set": "a" * 64, "list of budgets": "b" * 64}
+OPENS = "from privypurse._storage import HeldFile; file = HeldFile({!r}, 'purses', b'')"
 
 
-def held(path: Path) -> dict[str, np.ndarray] | None:
-    with closing(PurseFile(path, MINE)) as file:
-        return file.arrays
+def opened(path: Path) -> HeldFile:
+    return HeldFile(path, "purses", b"")
+
+
+def held(path: Path) -> bytes:
+    with closing(opened(path)) as file:
+        return file.content
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "purses"
-    spent = np.random.default_rng(0).random(1000)
-    with closing(PurseFile(path, MINE)) as file:
-        assert file.arrays is None
-        file.write(spent=np.zeros(1000))
-        file.write(spent=spent, epoch=np.array(3))
-    again = held(path)
-    assert again is not None
-    assert sorted(again) == ["epoch", "spent"]
-    assert again["spent"].tobytes() == spent.tobytes()
-    assert int(again["epoch"]) == 3
+    spent = np.random.default_rng(0).bytes(1000)
+    with closing(HeldFile(path, "purses", b"first")) as file:
+        assert file.content == b"first"
+        file.write(bytes(1000))
+        file.write(spent)
+    assert held(path) == spent
 
 
 def test_only_the_owner_may_look(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        with closing(PurseFile(tmp_path / "purses", MINE)) as file:
-            file.write(spent=np.zeros(2))
+        with closing(opened(tmp_path / "purses")) as file:
+            file.write(b"00")
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
@@ -49,38 +48,25 @@ def test_only_the_owner_may_look(tmp_path: Path) -> None:
 
 def test_one_holder_at_a_time_also_after_a_write(tmp_path: Path) -> None:
     path = tmp_path / "purses"
-    code = f"from privypurse.queries.pursefile import PurseFile; PurseFile({str(path)!r}, {MINE!r})"
-    with closing(PurseFile(path, MINE)) as file:
+    code = OPENS.format(str(path))
+    with closing(opened(path)) as file:
         for _ in range(2):
             with pytest.raises(pp.InvalidInput, match="somebody else holds"):
-                PurseFile(path, MINE)
+                opened(path)
             (tmp_path / "link").unlink(missing_ok=True)
             (tmp_path / "link").symlink_to(path)
             with pytest.raises(pp.InvalidInput, match="somebody else holds"):
-                PurseFile(tmp_path / "link", MINE)
+                opened(tmp_path / "link")
             other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
             assert "somebody else holds" in other.stderr
-            file.write(spent=np.zeros(2))  # a file that was replaced would take the lock with it
-    assert held(path) is not None
-
-
-@pytest.mark.parametrize("name", MINE)
-def test_another_identity_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "purses"
-    with closing(PurseFile(path, MINE)) as file:
-        file.write(spent=np.ones(2))
-    for other in ({**MINE, name: "c" * 64}, {key: MINE[key] for key in MINE if key != name}):
-        with pytest.raises(pp.InvalidInput, match=f"belong to another {name}.*A new file starts with full purses"):
-            PurseFile(path, other)
-    again = held(path)  # and nothing happened to it, nor is it locked
-    assert again is not None
-    assert again["spent"].tolist() == [1, 1]
+            file.write(b"00")  # a file that was replaced would take the lock with it
+    assert held(path) == b"00"
 
 
 def test_damage_is_refused_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "purses"
-    with closing(PurseFile(path, MINE)) as file:
-        file.write(spent=np.arange(4.0))
+    with closing(opened(path)) as file:
+        file.write(np.arange(40.0).tobytes())
     whole = path.read_bytes()
     content = read_held(path)
     begins = whole.index(content)  # what lies between is what was there before, and says nothing
@@ -91,26 +77,24 @@ def test_damage_is_refused_wherever_it_is(tmp_path: Path) -> None:
     for bad in (*cut, *flipped, b"name,age\nanna,30\n"):
         path.write_bytes(bad)
         with pytest.raises(pp.InvalidInput, match=r"damaged|holds no purses"):
-            PurseFile(path, MINE)
+            opened(path)
         assert path.read_bytes() == bad
 
 
-@pytest.mark.parametrize("call", ["os.pwrite", "os.fsync", "numpy.savez"])
+@pytest.mark.parametrize("call", ["os.pwrite", "os.fsync"])
 def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "purses"
 
     def fails(*arguments: object, **options: object) -> None:
         raise OSError("disk full")
 
-    with closing(PurseFile(path, MINE)) as file:
-        file.write(spent=np.ones(3))
+    with closing(opened(path)) as file:
+        file.write(b"1")
         with monkeypatch.context() as patch:
             patch.setattr(call, fails)
             with pytest.raises(OSError, match="disk full"):
-                file.write(spent=np.zeros(3))
-    again = held(path)
-    assert again is not None
-    assert again["spent"].tolist() == [1, 1, 1]
+                file.write(b"0")
+    assert held(path) == b"1"
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
@@ -119,61 +103,50 @@ def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path,
     """Killed before each system call of a write: content, then what says that it is valid."""
     path = tmp_path / "purses"
     code = (
-        "import os, numpy as np\n"
-        "from privypurse.queries.pursefile import PurseFile\n"
-        f"file = PurseFile({str(path)!r}, {MINE!r})\n"
-        "file.write(spent=np.ones(3))\n"
+        "import os\n"
+        f"{OPENS.format(str(path))}\n"
+        "file.write(b'1')\n"
         f"real, calls = os.{call}, []\n"
         "def dies(*given):\n"
         "    calls.append(1)\n"
         f"    return real(*given) if len(calls) < {which} else os.kill(os.getpid(), 9)\n"
         f"os.{call} = dies\n"
-        "file.write(spent=np.full(3, 2.0))\n"
+        "file.write(b'2')\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
-    with closing(PurseFile(path, MINE)) as file:
-        assert file.arrays is not None
+    with closing(opened(path)) as file:
         # Before the last call everything is written, and only a power failure could undo it.
-        assert file.arrays["spent"].tolist() == [2.0 if (call, which) == ("fsync", 2) else 1.0] * 3
-        file.write(spent=np.full(3, 3.0))
-    again = held(path)
-    assert again is not None
-    assert again["spent"].tolist() == [3, 3, 3]
+        assert file.content == (b"2" if (call, which) == ("fsync", 2) else b"1")
+        file.write(b"3")
+    assert held(path) == b"3"
 
 
 def test_the_file_stays_small_and_holds_what_was_last_written(tmp_path: Path) -> None:
     path = tmp_path / "purses"
     generator = np.random.default_rng(0)
-    with closing(PurseFile(path, MINE)) as file:
+    with closing(opened(path)) as file:
         for size in [*generator.integers(1, 40_000, 60).tolist(), *[5_000] * 10]:
-            last = generator.random(size)
-            file.write(spent=last)
-    again = held(path)
-    assert again is not None
-    assert again["spent"].tobytes() == last.tobytes()
+            last = generator.bytes(8 * size)
+            file.write(last)
+    assert held(path) == last
     assert path.stat().st_size < 4 * 8 * 40_000
 
 
 def test_closed_files_and_forked_processes_do_not_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = PurseFile(tmp_path / "purses", MINE)
+    file = opened(tmp_path / "purses")
     with monkeypatch.context() as patch:
         patch.setattr("os.getpid", lambda: -1)
         with pytest.raises(pp.InvalidInput, match="another process"):
-            file.write(spent=np.ones(1))
+            file.write(b"1")
     file.close()
     file.close()
     with pytest.raises(pp.InvalidInput, match="closed"):
-        file.write(spent=np.ones(1))
+        file.write(b"1")
 
 
 def test_no_folder_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(pp.InvalidInput, match="cannot be opened"):
-        PurseFile(tmp_path / "nowhere" / "purses", MINE)
-
-
-def test_objects_are_never_pickled(tmp_path: Path) -> None:
-    with closing(PurseFile(tmp_path / "purses", MINE)) as file, pytest.raises(ValueError, match=r"[Oo]bject"):
-        file.write(spent=np.array([object()], dtype=object))
+        opened(tmp_path / "nowhere" / "purses")
 
 
 def test_fingerprints_tell_kind_shape_order_and_bytes_apart() -> None:

@@ -1,0 +1,80 @@
+"""privypurse ledger import --purses: what was spent before a ledger knew the people becomes charges in it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+import privypurse as pp
+from privypurse.arrays import AnyArray
+from privypurse.cli.arguments import number_or_name, open_ledger
+from privypurse.cli.ledger_command import say
+from privypurse.cli.table_purses import (
+    budgets_of,
+    check_options,
+    fingerprint_of,
+    identity_of_table,
+    ledger_is_named,
+    private_path,
+)
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    earlier = command.add_argument_group("purses from before (instead of consents)")
+    said = "a file of purses, or a private ledger of rows: what it says was spent is charged"
+    earlier.add_argument("--purses", type=Path, metavar="FILE", help=said)
+    said = "the .csv or .parquet file that they belong to, as it was then"
+    earlier.add_argument("--table", type=Path, metavar="TABLE", help=said)
+    said = "the public cap: what all of it could cost somebody (default: all of the public balances)"
+    earlier.add_argument("--at-most", type=float, metavar="ε", help=said)
+    said = "column of δ, or one δ for all, where the table's private ledger has to be made (default: 1e-5)"
+    earlier.add_argument("--delta", metavar="COLUMN|δ", help=said)
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    from privypurse.budgets.tables import read_table, unchanged
+    from privypurse.queries.earlier_purses import charge_earlier_purses, read_earlier_purses
+    from privypurse.queries.table_ledger import known_by
+
+    if options.tables or options.table is None:
+        raise pp.InvalidInput("--purses needs --table TABLE, the file that they belong to, and no table of consents")
+    options.epsilon, options.delta = (text and number_or_name(text) for text in (options.epsilon, options.delta))
+    check_options(options)
+    earlier = read_earlier_purses(options.purses)
+    with unchanged(options.table):
+        table = read_table(options.table)
+        budgets = budgets_of(options, table)
+    fingerprint = "" if earlier.rows is None else fingerprint_of(table)
+    earlier.require_of(budgets, fingerprint)  # before anything is made
+    ledger = _ledger(options, table, budgets)
+    if ledger is None:
+        say(console, f"{options.purses} belongs to {options.table}, whose private ledger would be made")
+    elif options.dry_run:
+        charge_earlier_purses(earlier, ledger, known_by(ledger, budgets), fingerprint, options.at_most, dry_run=True)
+        known = "is in it already" if ledger.run(earlier.name) else "can be charged in it"
+        say(console, f"the ledger {ledger.id}: {options.purses} {known}")
+    elif charge_earlier_purses(earlier, ledger, known_by(ledger, budgets), fingerprint, options.at_most):
+        say(console, f"{options.purses}: what was spent from it is charged in the ledger {ledger.id}")
+    else:
+        say(console, f"{options.purses} is in the ledger {ledger.id} already; nothing was charged again")
+    if options.dry_run:
+        say(console, "nothing was written; leave --dry-run out to do so")
+
+
+def _ledger(options: argparse.Namespace, table: dict[str, AnyArray], budgets: pp.Budgets) -> pp.Ledger | None:
+    """Where it is to be charged; None where that is still to be made, and this is a dry run."""
+    from privypurse.queries.table_ledger import opened, table_ledger
+
+    if ledger_is_named(options):
+        return open_ledger(options)
+    private = private_path(options.table)
+    if private.exists() and private.samefile(options.purses):
+        raise pp.InvalidInput(
+            f"--purses {options.purses} is the private ledger of {options.table} itself; to go on by id, move it and "
+            "its key to another name first, such as old.ledger and old.ledger.key"
+        )
+    if options.dry_run:
+        return opened(private) if private.exists() else None
+    return table_ledger(private, budgets, identity_of_table(options, table)).ledger

@@ -1,0 +1,228 @@
+"""Purses that last beside a table: a ledger of its own, made with the first question and used by all later ones.
+
+The ledger is a SQLite file, and its key lies beside it: the table, in the same folder, names everybody anyway, so a
+key elsewhere would hide nothing. Both are for their owner's eyes. The file alone, in a backup, names nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from privypurse._storage import replace_text, resolved, synchronise_folder
+from privypurse.arrays import AnyArray
+from privypurse.budgets.budgets import Budgets
+from privypurse.budgets.person_ids import texts_of
+from privypurse.errors import InvalidInput
+from privypurse.queries.few_rungs import required_rung, rungs_for
+
+if TYPE_CHECKING:
+    from privypurse.ledger.consent_tables import Difference
+    from privypurse.ledger.ledger import Ledger
+
+DATA_SET = "data set"
+"""The name under which an identity has the fingerprint of rows that are known by number."""
+MOVED = "moved"
+"""The id of the run that says where the purses went."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A ledger for the people of a table, and budgets by which it knows them."""
+
+    ledger: Ledger
+    budgets: Budgets
+    """With ids; the most that anybody can have granted, since the ledger knows whose purse holds what."""
+    news: str = ""
+    """Who joined, or changed what they allow, now; in numbers. Grants are public input."""
+
+
+def url_of(path: Path) -> str:
+    """The address of a SQLite ledger in this file."""
+    return f"sqlite:///{quote(str(path))}"
+
+
+def key_of(path: Path) -> Path:
+    """Where the key of the private ledger in this file lies."""
+    return path.with_name(f"{path.name}.key")
+
+
+def table_ledger(path: Path, budgets: Budgets, identity: Mapping[str, str]) -> Kept:
+    """The ledger in this file, made for these people if there is none.
+
+    ``identity`` says whose purses they are and where ε comes from: keys are words for an error message. A ledger
+    that was made for another is refused. With ids, who is new joins, and who allows another ε than before is raised
+    or lowered to the highest rung within it. Without, rows are known by number, and nobody joins later.
+    """
+    whole = resolved(path)
+    news = ""
+    if not whole.exists():
+        _make(whole, budgets, identity)
+        news = f"new purses for {budgets.people:,} people"
+    ledger = opened(whole)
+    refuse_moved(ledger, whole)
+    _refuse_another(ledger, whole, identity)
+    if not news and budgets.person is not None:
+        news = _brought_up_to_date(ledger, budgets)
+    return Kept(ledger, known_by(ledger, budgets), news)
+
+
+def opened(path: Path) -> Ledger:
+    """A private ledger that there is."""
+    from privypurse.ledger.ledger import Ledger  # here, not above: who has no ledger needs no database
+
+    whole = resolved(path)
+    return Ledger.open(url_of(whole), key=key_of(whole))
+
+
+def known_by(ledger: Ledger, budgets: Budgets) -> Budgets:
+    """For the same rows: ids, and the most that this ledger lets anybody grant."""
+    person = np.arange(len(budgets)) if budgets.person is None else budgets.person
+    highest = max(rung.epsilon for rung in ledger.rungs), max(rung.delta for rung in ledger.rungs)
+    return Budgets(np.full(len(budgets), highest[0]), delta=highest[1], person=person)
+
+
+def identity_of(ledger: Ledger) -> dict[str, str]:
+    """Of a private ledger; empty for any other."""
+    try:
+        said = json.loads(ledger.about or "{}")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _people(budgets: Budgets) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Ids (numbers of rows where there are none), ε and δ of each person."""
+    first = budgets.first_record
+    ids = first if budgets.person is None else budgets.person[first]
+    return ids, budgets.epsilon[first], budgets.delta[first]
+
+
+def _make(path: Path, budgets: Budgets, identity: Mapping[str, str]) -> None:
+    """A ledger with everybody in it: complete, and its key on disk, before it gets its name.
+
+    Whoever links the key first makes the ledger, so that two who begin at once do not make two.
+    """
+    from privypurse.ledger.ledger import Ledger
+    from privypurse.ledger.lifetime import MOST_RUNGS
+
+    if key_of(path).exists():
+        raise InvalidInput(
+            f"{key_of(path)} is there, but the ledger {path} is not: it was removed or moved, or somebody is making "
+            "it now. Put it back: a new one would fill everybody's purse again. Remove the key only if no question "
+            "was ever answered from this ledger"
+        )
+    ids, epsilon, delta = _people(budgets)
+    rungs = rungs_for(epsilon, delta, MOST_RUNGS)
+    granted = np.array([one for one, _ in rungs])[required_rung(rungs, epsilon, delta, texts_of(ids))]
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    secret = secrets.token_bytes(32)
+    try:
+        made = Ledger.create(
+            url_of(beside), rungs=rungs, about=json.dumps(dict(identity), sort_keys=True), key=secret
+        )
+        made.join(ids, granted)
+        replace_text(key_of(beside), secret.hex() + "\n")
+        os.link(key_of(beside), key_of(path))
+        os.rename(beside, path)
+    except OSError as error:
+        said = error.strerror or error
+        raise InvalidInput(
+            f"the ledger {path} cannot be made: {said}; it needs a folder that can be written to, or name a ledger "
+            "elsewhere by --ledger"
+        ) from None
+    finally:
+        for ending in ("", "-wal", "-shm", ".key"):
+            Path(f"{beside}{ending}").unlink(missing_ok=True)
+    synchronise_folder(path.parent)
+
+
+def _refuse_another(ledger: Ledger, path: Path, identity: Mapping[str, str]) -> None:
+    found = identity_of(ledger)
+    differs = [name for name in {**found, **identity} if found.get(name) != identity.get(name)]
+    if not differs:
+        return
+    if differs == [DATA_SET]:
+        raise InvalidInput(
+            f"the table is not what it was when its ledger {path} was made, and rows are known there by number: "
+            "whose purse is whose cannot be told any more. Go on with the table as it was; from there `privypurse "
+            "ledger import --purses` moves the purses to a ledger that knows people by id (--person COLUMN), where "
+            "rows may change"
+        )
+    named = [name for name in differs if name != DATA_SET]
+    told = "; ".join(f"{name}: {found.get(name, 'none')}, not {identity.get(name, 'none')}" for name in named)
+    raise InvalidInput(
+        f"the ledger {path} was made for {told}. Ask as it was made, so that purses are not filled again. What "
+        "people allow is changed with `privypurse ledger consent`, and purses are moved with `privypurse ledger "
+        "import --purses`"
+    )
+
+
+def _brought_up_to_date(ledger: Ledger, budgets: Budgets) -> str:
+    """New people join, and grants follow the table. Whoever has left, or whose consent ended, stays out."""
+    ids, epsilon, delta = _people(budgets)
+    texts = texts_of(ids)
+    rungs = [(rung.epsilon, rung.delta) for rung in ledger.rungs]
+    granted = np.array([one for one, _ in rungs])[required_rung(rungs, epsilon, delta, texts)]
+    found = ledger.import_table(_Grants(person=np.array(texts, dtype=object), epsilon=granted), dry_run=True)
+    if not (found.joining or found.raising or found.lowering):
+        return ""
+    held = dict(zip(texts, granted.tolist(), strict=True))
+    if found.joining:
+        ledger.join(list(found.joining), [held[who] for who in found.joining])
+    for who in (*found.raising, *found.lowering):
+        ledger.change([who], held[who], **_said_before(ledger, who))
+    return _told(found)
+
+
+def _told(found: Difference) -> str:
+    parts = {
+        "new people with full purses": found.joining,
+        "raised": found.raising,
+        "lowered": found.lowering,
+    }
+    return ", ".join(f"{word}: {len(ids):,}" for word, ids in parts.items() if ids)
+
+
+def _said_before(ledger: Ledger, person: str) -> dict[str, Any]:
+    """What was recorded beside a person's latest grant: another ε changes neither the purpose nor the end of it."""
+    meta = [event.meta for event in ledger.history(person) if event.kind in ("join", "consent")][-1]
+    until = meta.get("valid_until")
+    ends = None if until is None else datetime.fromtimestamp(until / 1_000_000, tz=UTC)
+    return {"purpose": meta.get("purpose", ""), "valid_until": ends, "recorded_by": meta.get("recorded_by", "")}
+
+
+class _Grants(dict[str, AnyArray]):
+    """A table of two columns, as `Ledger.import_table` reads it."""
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self)
+
+
+def close_for(ledger: Ledger, ids: AnyArray, target: str) -> None:
+    """Charge nothing more here to these people, who are all there are: their purses go on in another ledger.
+
+    `refuse_moved` knows it by a run in which nobody pays.
+    """
+    members, columns = ledger.members(ids), ledger.lifetime.columns
+    nobody = np.full(len(members), -1)
+    said = f"moved to the ledger {target}"
+    ledger.charge(MOVED, members, np.ones((1, columns), dtype=np.int64), nobody, at_most=1e-9, what=said)
+    ledger.withdraw(ids, recorded_by=said)
+
+
+def refuse_moved(ledger: Ledger, path: Path) -> None:
+    """Raise where the purses have gone on elsewhere: they must not be used in both places."""
+    moved = ledger.run(MOVED)
+    if moved is not None:
+        raise InvalidInput(f"the purses of {path} have {moved.what}; name that one by --ledger")

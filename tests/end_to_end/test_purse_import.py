@@ -1,0 +1,179 @@
+"""Purses from before on the command line: noticed before anything is asked, and taken over by the command named."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import privypurse as pp
+from privypurse import cli
+from privypurse.queries.table_ledger import opened
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+FOLDER = Path(__file__).parents[1] / "unit" / "queries" / "purse_files"
+PEOPLE = ["ada", "bea", "cyd", "dov", "eve"]
+
+
+@pytest.fixture(autouse=True)
+def visits(empty_folder, monkeypatch):
+    monkeypatch.delenv("PRIVYPURSE_LEDGER", raising=False)
+    monkeypatch.delenv("PRIVYPURSE_LEDGER_KEY", raising=False)
+    shutil.copy(FOLDER / "visits.csv", "visits.csv")
+
+
+@pytest.fixture
+def ledger():
+    made = pp.Ledger.create("sqlite:///purses.db", epsilons=[0.5, 1, 2], delta=1e-5, key="ledger.key")
+    made.join(PEOPLE, [1.0, 1.0, 2.0, 0.5, 2.0])
+    return made
+
+
+NAMED = "--ledger sqlite:///purses.db --key ledger.key"
+
+
+def run(capsys, line):
+    code = cli.main(shlex.split(line))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def offered(err):
+    """The command that an error names."""
+    return re.search(r"privypurse (ledger import .*?)(?:\.|$)(?: |\n|$)", err)[1]
+
+
+@pytest.mark.parametrize(
+    ("purses", "options", "people"),
+    [
+        ("by_row.purses", "", range(6)),
+        ("by_row.purses", "--person who", PEOPLE),
+        ("by_id.purses", "--person who", PEOPLE),
+        ("by_row.purses", "--person who --epsilon 2 --delta 1e-6", PEOPLE),
+    ],
+)
+def test_purses_beside_the_table_are_taken_over_by_the_command_that_is_named(capsys, purses, options, people):
+    shutil.copy(FOLDER / purses, "visits.csv.purses")
+    question = f"query visits.csv {options} count --noise 50"
+    code, out, err = run(capsys, question)
+    assert (code, out) == (2, "")
+    assert "everybody would have a full purse again" in err
+    assert not Path("visits.csv.ledger").exists()
+    command = offered(err)
+    code, out, err = run(capsys, f"{command} --dry-run")
+    assert (code, err) == (0, "")
+    assert "would be made" in out
+    assert not Path("visits.csv.ledger").exists()
+    assert run(capsys, command)[0] == 0
+    ledger = opened(Path("visits.csv.ledger"))
+    spent = ledger.spent(ledger.members(list(people)))
+    assert (spent > 0).all()
+    code, out, _ = run(capsys, command)
+    assert (code, "nothing was charged again" in out) == (0, True)
+    code, out, _ = run(capsys, f"{command} --dry-run")
+    assert (code, "is in it already" in out) == (0, True)
+    assert (ledger.spent(ledger.members(list(people))) == spent).all()
+    assert run(capsys, question)[0] == 0
+    assert [one.what for one in ledger.runs()] == ["earlier questions", "question"]
+    assert ledger.verify().problems == []
+
+
+def test_a_ledger_that_is_made_but_has_not_taken_the_purses_over_answers_nothing(capsys):
+    assert run(capsys, "query visits.csv count --noise 50")[0] == 0
+    shutil.copy(FOLDER / "by_row.purses", "visits.csv.purses")
+    code, out, err = run(capsys, "query visits.csv count --noise 50")
+    assert (code, out) == (2, "")
+    assert offered(err) == "ledger import --purses visits.csv.purses --table visits.csv"
+    assert len(opened(Path("visits.csv.ledger")).runs()) == 1
+
+
+def test_under_a_named_ledger_purses_of_every_kind_are_noticed(capsys, ledger):
+    shutil.copy(FOLDER / "by_row.purses", "visits.csv.purses")
+    question = f"query visits.csv --person who {NAMED} count --noise 50"
+    code, out, err = run(capsys, question)
+    assert (code, out) == (2, "")
+    assert f"--person who {NAMED}" in offered(err)
+    code, out, _ = run(capsys, f"{offered(err)} --dry-run")
+    assert (code, "can be charged in it" in out) == (0, True)
+    assert not ledger.runs()
+    assert run(capsys, f"{offered(err)} --at-most 0.49")[0] == 0
+    assert run(capsys, question)[0] == 0
+    assert (ledger.public_balances(ledger.members(["ada", "cyd"])) > 0).all()
+    Path("visits.csv.purses").unlink()
+
+    assert run(capsys, "query visits.csv count --noise 50")[0] == 0  # a private ledger, of rows
+    code, out, err = run(capsys, question)
+    assert (code, out) == (2, "")
+    assert "Move them" in err
+    assert run(capsys, offered(err))[0] == 0
+    assert run(capsys, question)[0] == 0
+    code, out, err = run(capsys, "query visits.csv count --noise 50")
+    assert (code, out) == (2, "")
+    assert f"have moved to the ledger {ledger.id}" in err
+    assert [one.what for one in ledger.runs()] == ["earlier questions", "question", "earlier questions", "question"]
+    assert ledger.verify().problems == []
+
+
+def test_a_private_ledger_of_people_is_a_ledger_like_any_other(capsys, ledger):
+    assert run(capsys, "query visits.csv --person who count --noise 50")[0] == 0
+    code, _, err = run(capsys, f"query visits.csv --person who {NAMED} count --noise 50")
+    assert code == 2
+    assert not ledger.runs()
+    way = re.search(r"Go on with it: (--ledger \S+ --key \S+)\. ", err)[1]
+    assert run(capsys, f"query visits.csv --person who {way} count --noise 50")[0] == 0
+    assert len(opened(Path("visits.csv.ledger")).runs()) == 2
+    code, out, _ = run(capsys, f"receipt --person ada {way}")
+    assert (code, "ε = 1" in out) == (0, True)
+    assert run(capsys, f"ledger consent --person ada --withdraw {way}")[0] == 0
+    assert run(capsys, "query visits.csv --person who count --noise 50")[0] == 0
+    assert not opened(Path("visits.csv.ledger")).balances(opened(Path("visits.csv.ledger")).members(["ada"])).any()
+
+
+def test_rows_go_on_as_people_beside_the_same_table(capsys):
+    assert run(capsys, "query visits.csv count --noise 20")[0] == 0
+    code, _, err = run(capsys, "ledger import --purses visits.csv.ledger --table visits.csv --person who")
+    assert code == 2
+    assert "move it and its key to another name first" in err
+    Path("visits.csv.ledger").rename("old.ledger")
+    Path("visits.csv.ledger.key").rename("old.ledger.key")
+    assert run(capsys, "ledger import --purses old.ledger --table visits.csv --person who")[0] == 0
+    lines = Path("visits.csv").read_text().splitlines()
+    Path("visits.csv").write_text("\n".join([lines[0], *lines[:0:-1], "fay,33,5,2"]) + "\n")
+    code, out, _ = run(capsys, "query visits.csv --person who count --noise 20")
+    assert (code, "new people with full purses: 1\n" in out) == (0, True)
+    kept = opened(Path("visits.csv.ledger"))
+    spent = kept.spent(kept.members([*PEOPLE, "fay"]))[:, -1] / kept.rungs[-1].order * 2 * 2.0**-40
+    exact = np.array([2, 5, 2, 2, 2, 1]) / 400  # bea's rows moved the first answer by 2
+    assert ((exact <= spent) & (spent <= 1.02 * exact)).all()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ledger import", "no table is named"),
+        ("ledger import --purses by_row.purses", "--purses needs --table"),
+        ("ledger import visits.csv --purses by_row.purses --table visits.csv", "no table of consents"),
+        ("ledger import --purses nothing --table visits.csv", "cannot be read: No such file"),
+        ("ledger import --purses visits.csv --table visits.csv", "holds no purses"),
+        ("ledger import --purses by_id.purses --table visits.csv", "another list of ids"),
+        ("ledger import --purses by_id.purses --table visits.csv --person age", "another list of ids"),
+        (f"ledger import --purses by_row.purses --table visits.csv {NAMED}", "give --person"),
+        (f"ledger import --purses by_row.purses --table visits.csv --person cost {NAMED}", "never joined"),
+        (
+            f"ledger import --purses by_row.purses --table visits.csv --person who --epsilon 1 {NAMED}",
+            "leave them out",
+        ),
+        ("ledger import --purses by_row.purses --table edited.csv --person who", "another data set"),
+    ],
+)
+def test_errors_say_what_to_mend(capsys, ledger, line, said):
+    for name in ("by_row.purses", "by_id.purses"):
+        shutil.copy(FOLDER / name, name)
+    Path("edited.csv").write_text(Path("visits.csv").read_text().replace("85", "86"))
+    code, out, err = run(capsys, line)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not ledger.runs()
+    assert not list(Path().glob("*.csv.ledger*"))
