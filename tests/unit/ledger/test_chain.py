@@ -279,6 +279,17 @@ class TestRecoveringACopy:
         with pytest.raises(pp.InvalidInput, match="old or forked"):
             pp.Ledger.open(str(copy._database), key=KEY, anchor=tmp_path / "after.json")
 
+    def test_the_folder_of_a_run_is_an_anchor_to_recover_by(self, used: pp.Ledger, tmp_path: Path) -> None:
+        used.backup(tmp_path / "old.db")
+        used.charge("later", used.members(["b"]), flat(50), [0])
+        (tmp_path / "run").mkdir()
+        used.write_anchor(tmp_path / "run" / "anchor.json")
+        before = (tmp_path / "run" / "anchor.json").read_bytes()
+        copy = pp.Ledger.recover_copy(f"sqlite:///{tmp_path / 'old.db'}", key=KEY, anchor=tmp_path / "run")
+        assert not copy.charge("one more", copy.members(["b"]), flat(1), [0]).admitted.any()
+        copy.require_latest(tmp_path / "run")
+        assert (tmp_path / "run" / "anchor.json").read_bytes() == before
+
     def test_an_anchor_of_a_fork_that_took_people_in_is_refused(self, used: pp.Ledger, tmp_path: Path) -> None:
         """Two copies went on; the one was recovered, and the people who joined the other were not counted as lost."""
         used.backup(tmp_path / "old.db")
