@@ -141,7 +141,10 @@ def _tell(table: Grid | Rivals, out: Path) -> None:
     for method in table.methods:
         chosen = choice.chosen(method)
         print(f"{method}: validation {chosen.score:.2f}, average {chosen.decay}, {chosen.settings.plain()}")
-    print(headline.headline([headline.finished(table, out)]), end="")
+    finished = headline.finished(table, out)
+    print(headline.headline([finished]), end="")
+    if "uniform" in finished.accuracy:
+        print(headline.against_uniform(finished), end="")
 
 
 def _plot(asked: argparse.Namespace) -> int:

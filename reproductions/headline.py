@@ -92,6 +92,14 @@ def headline(rows: list[Finished]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def against_uniform(row: Finished) -> str:
+    """What every method gains on uniform, in plain text: the headline tells the preferred one's gain alone."""
+    others = {method: values for method, values in row.accuracy.items() if method != "uniform"}
+    return "".join(
+        f"{method} less uniform: {told(values - row.accuracy['uniform'])}\n" for method, values in others.items()
+    )
+
+
 def _row(row: Finished) -> str:
     cells = [row.table.title, ", ".join(f"{value:.2f} ({who})" for who, value in row.table.paper.items()) or "–"]
     for method in _NAMES:

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 import privypurse
-from reproductions import catalogue, picture, progress, results
+from reproductions import catalogue, headline, picture, progress, results
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "reproductions" / "README.md"]
@@ -204,6 +205,42 @@ def test_the_headline_table_of_the_results_is_what_was_measured() -> None:
         name, *cells = [cell.strip() for cell in row.strip("|").split("|")]
         shown = next(line for line in told.splitlines() if line.startswith(f"| {name} |"))
         assert all(cell in shown for cell in cells[1:]), f"docs/results.md tells {name} otherwise"
+
+
+FINE_TUNED = {
+    "cifar10-last-block": "cifar10-probe",
+    "cifar10-last-block-70-20-10": "cifar10-probe-70-20-10",
+    "sst2-lora": "sst2-probe",
+    "sst2-lora-70-20-10": "sst2-probe-70-20-10",
+}
+"""Tables of fine-tuned models, and the probe that each is compared with."""
+
+
+@pytest.mark.parametrize(("name", "probe"), FINE_TUNED.items(), ids=FINE_TUNED)
+def test_what_fine_tuning_gains_is_what_was_measured(name: str, probe: str) -> None:
+    """Sample's own interval by another road than `headline.interval`, and the probes' means."""
+    tuned, frozen = (headline.finished(catalogue.load_rivals(each), catalogue.RESULTS) for each in (name, probe))
+    sample, uniform = tuned.accuracy["sample"], tuned.accuracy["uniform"]
+    low, high = stats.ttest_rel(sample, uniform).confidence_interval(0.95)
+    told = TEXTS[ROOT / "docs" / "results.md"].splitlines()
+    (row,) = (line for line in told if line.startswith(f"| {tuned.table.title} |"))
+    assert row.split(" | ")[-3] == f"{(sample - uniform).mean():+.2f} [{low:+.2f}, {high:+.2f}]"
+    means = [frozen.accuracy[method].mean() for method in ("uniform", "sample")]
+    assert row.split(" | ")[-2:] == [f"{means[0]:.2f}", f"{means[1]:.2f} |"]
+
+
+def test_where_a_search_for_fine_tuning_ended_at_its_edge_is_told() -> None:
+    at_edge = set()
+    for name in FINE_TUNED:
+        table = catalogue.load_rivals(name)
+        choice = headline.finished(table, catalogue.RESULTS).choice
+        walks = table.stages[-1].grid["walk"]
+        at_edge |= {
+            (name, method, walk)
+            for method in table.methods
+            if (walk := choice.chosen(method).settings.walk) in (min(walks), max(walks))
+        }
+    assert at_edge == {("cifar10-last-block-70-20-10", "uniform", 0.003)}
 
 
 UNFINISHED = sorted((ROOT / "reproductions" / "results" / "unfinished").glob("*.jsonl"))
