@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from privypurse._lazy import lazily
 
 if TYPE_CHECKING:
+    from privypurse.federated.book_import import import_book
     from privypurse.federated.client import Client
     from privypurse.federated.terms import Offer, Terms
 
@@ -23,7 +24,8 @@ __getattr__, __dir__ = lazily(
         "Client": "privypurse.federated.client",
         "Offer": "privypurse.federated.terms",
         "Terms": "privypurse.federated.terms",
+        "import_book": "privypurse.federated.book_import",
     },
 )
 
-__all__ = ["Client", "Offer", "Terms"]
+__all__ = ["Client", "Offer", "Terms", "import_book"]

@@ -110,7 +110,27 @@ class Book:
                 f"{self.folder / _FILE} was begun with {theirs}, and this client has {ours}; go on with what it was "
                 "begun with"
             )
+        if kept is not None and kept.get("imported"):
+            raise InvalidInput(
+                f"the rounds of {self.folder / _FILE} are charged to ledger {ledger} as those of an earlier use, and "
+                "no more are joined; take another folder"
+            )
         return "" if kept is None else str(kept["run"])
+
+    def leave_to(self, ledger: str) -> str:
+        """The run by which a ledger is charged for this book, begun without one; from now on it joins no more rounds.
+
+        The same again if it was left to this ledger before.
+        """
+        kept = self._content.get("account")
+        if kept is None:
+            kept = {"ledger": ledger, "run": f"federated-{uuid.uuid4()}", "imported": True}
+            self._write({"account": kept})
+        if kept["ledger"] != ledger or not kept.get("imported"):
+            raise InvalidInput(
+                f"{self.folder / _FILE} is charged to the ledger {kept['ledger']} already; there is nothing to import"
+            )
+        return str(kept["run"])
 
     @property
     def holders(self) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class Client:
         self._dataset = dataset if type(dataset) is TensorDataset else Readable(dataset, example)
         _try(self._dataset, new_model(), loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
-        self._book = Book(Path(folder), offer.digest, _whose(dataset, budgets))
+        self._book = Book(Path(folder), offer.digest, whose_records(dataset, budgets))
         try:
             self._book.keep_offer(offer.to_json())
             self._book.account(None if ledger is None else ledger.id)
@@ -375,7 +375,7 @@ def _sgd(model: nn.Module, terms: Terms) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
 
 
-def _whose(dataset: Dataset[Any], budgets: Budgets) -> str:
+def whose_records(dataset: Dataset[Any], budgets: Budgets) -> str:
     """A fingerprint of the records and budgets that a book belongs to."""
     if budgets.person is not None:  # the same people, whatever rows they have (rule 13: people, not rows)
         first = budgets.first_record

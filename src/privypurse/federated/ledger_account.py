@@ -11,7 +11,7 @@ from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
 from privypurse.federated.book import Book
-from privypurse.federated.terms import Offer
+from privypurse.federated.terms import Offer, Terms
 
 if TYPE_CHECKING:
     from privypurse.ledger.history import Run
@@ -55,7 +55,7 @@ class LedgerAccount:
         self._run_id = run_id = book.account(ledger.id)
         self._require_latest()
         if self._run() is None:
-            charges = self._charges(offer.terms.cap)
+            charges = self._charges(self._terms.cap)
             caps = ledger.caps(charges, at_most)[members.rung.astype(np.int64)]
             row = _affordable(charges, np.minimum(ledger.room(members), caps))
             row = np.minimum(row, np.searchsorted(self._rates, wanted, side="right") - 1)
@@ -145,14 +145,19 @@ class LedgerAccount:
             self._reservation.settle(charges, own, holder=holder)
 
     def _charges(self, joined: int) -> IntArray:
-        """[rates, columns]: what so many rounds in full cost; against the public, all rounds if that is less."""
-        terms, rates = self._terms, self._rates.tolist()
-        charges = self._ledger.charges_of([terms.joined(rate, joined) for rate in rates])
-        if terms.adversary == "public":
-            hidden = self._ledger.charges_of([terms.seen(rate, terms.rounds) for rate in rates])
-            charges = np.minimum(charges, hidden)
-        # What a larger rate is charged covers a smaller one.
-        return np.asarray(np.maximum.accumulate(charges, axis=0))
+        return charges_of_rounds(self._ledger, self._terms, self._rates, joined)
+
+
+def charges_of_rounds(ledger: Ledger, terms: Terms, rates: FloatArray, joined: int) -> IntArray:
+    """[rates, columns]: what so many rounds in full cost; against the public, all rounds if that is less.
+
+    ``rates`` rise. What a larger one is charged covers a smaller one.
+    """
+    each = rates.tolist()
+    charges = ledger.charges_of([terms.joined(rate, joined) for rate in each])
+    if terms.adversary == "public":
+        charges = np.minimum(charges, ledger.charges_of([terms.seen(rate, terms.rounds) for rate in each]))
+    return np.asarray(np.maximum.accumulate(charges, axis=0))
 
 
 def require_ledger(ledger: Any, offer: Offer, budgets: Budgets) -> None:

@@ -79,6 +79,24 @@ def test_counted_in_the_folder_alone_the_copies_would_give_more_than_is_paid_for
     assert begun_from_copies(tmp_path, new_ledger(), live=live)[0] > TERMS.cap
 
 
+def test_two_processes_may_take_turns_on_one_folder(tmp_path: Path, new_ledger: NewLedger) -> None:
+    """One after the other, as Flower's nodes do; both know what the book knows."""
+    ledger = new_ledger()
+    first = client(tmp_path / "a", ledger=ledger)
+    first.answer(1, STATE)
+    first.close()
+    second = client(tmp_path / "a", ledger=opened(ledger))
+    second.answer(2, STATE)
+    second.close()
+    first.reopen()
+    first.answer(3, STATE)
+    with pytest.raises(Declined, match="all 3 rounds"):
+        first.answer(4, STATE)
+    first.settle()
+    assert rounds(ledger, 3) <= taken(ledger, "P4") <= rounds(ledger, 3) * (1 + 1e-6)
+    first.close()
+
+
 def test_an_older_copy_does_not_settle_for_less(tmp_path: Path, new_ledger: NewLedger) -> None:
     ledger = new_ledger()
     ours = client(tmp_path / "a", ledger=ledger)
