@@ -93,7 +93,7 @@ def _runs(options: argparse.Namespace, console: Console) -> None:
 
 def _recover_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("run_id", nargs="?", metavar="RUN", help="what died; without it: an old copy, by --anchor")
-    said = "the checkpoint folder of a training that died: charged are the steps that its journal counts"
+    said = "the checkpoint folder of a training that died: charged are the steps that it may have taken"
     command.add_argument("--checkpoint", type=Path, metavar="FOLDER", help=said)
     command.add_argument("--export", type=Path, metavar="FILE", help="an export that has later entries than the copy")
 
@@ -103,7 +103,7 @@ def _recover(options: argparse.Namespace, console: Console) -> None:
         from privypurse.training.ledger_account import recover
 
         steps = recover(options.checkpoint, open_ledger(options))
-        say(console, f"the run in {options.checkpoint} is settled, at the {steps:,} steps that its journal counts")
+        say(console, f"the run in {options.checkpoint} is settled, at the {steps:,} steps that it may have taken")
         return
     if options.run_id is not None:
         open_ledger(options).recover(options.run_id)
@@ -191,7 +191,7 @@ really took is each person's own affair, and on their receipt.
         "settle a run that died, or go on with an old copy",
         """
 Settle a run that died: charged is all that was reserved for it. Of a training with a checkpoint, name that instead:
-charged are the steps that its journal counts.
+charged are the steps that its journal counts, or that the ledger has handed out, if these are more.
 
 Without RUN, go on with an old copy of the ledger, which --anchor told from the latest one. Entries that --export
 proves are taken in. Whoever may have been charged since is frozen: nothing more is charged to them, ever.

@@ -38,10 +38,10 @@ class BegunSteps:
         self._anchor()
         atexit.register(self.close)
 
-    def count(self, step: int) -> None:
-        """Make sure that the ledger says of step ``step`` that it has begun."""
+    def count(self, step: int, most: int | None = None) -> None:
+        """Make sure that the ledger says of step ``step`` that it has begun; of none beyond ``most``."""
         if step > self._handed:
-            until = min(step - 1 + self._ahead.next(), max(self._steps, step))
+            until = min(step - 1 + self._ahead.next(), max(self._steps if most is None else most, step))
             self._ledger.begin(self._run, self.holder, until)
             self._handed = until
             self._anchor()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from privypurse.training.distributed import Processes
     from privypurse.training.individual.spending import Spending
 
-STEPS = "steps"
-"""The journal in a checkpoint folder."""
+STEPS, ROUNDS = "steps", "rounds"
+"""The journal in a checkpoint folder, of a plan or of a schedule."""
 _SECONDS = 60.0
 _FOREVER = np.iinfo(np.int64).max
 
@@ -81,6 +81,8 @@ class Account:
     ``takes_part`` is internal: it follows from what people have left (rule 15).
     """
 
+    _IN_ROUNDS: ClassVar[bool] = False
+
     def __init__(
         self,
         ledger: Ledger,
@@ -110,7 +112,7 @@ class Account:
         assert plan.ledger is not None
         members = ledger.numbered(plan.ledger.numbers)
         present = self._present()
-        remembered = RememberedRun.of(self._journal, ledger, *self._identity())
+        remembered = RememberedRun.of(self._journal, ledger, *self._identity(), in_rounds=self._IN_ROUNDS)
         self.run_id = remembered.run
         known = {run.run_id: run for run in ledger.runs()}.get(self.run_id)
         self._settled = known is not None and known.settled is not None
@@ -259,13 +261,15 @@ def recover(journal: str | Path, ledger: Ledger) -> int:
 
     Charged are at least the steps that it took, in whatever copy of the folder. It cannot go on afterwards.
     """
-    path = Path(journal) / STEPS if Path(journal).is_dir() else Path(journal)
+    path = Path(journal)
+    if path.is_dir():
+        path /= STEPS if RememberedRun.read(path / ROUNDS) is None else ROUNDS
     remembered = RememberedRun.read(path)
     if remembered is None:
         raise InvalidInput(f"{journal} is no journal or checkpoint folder of a run with a ledger; name one")
     if remembered.ledger != ledger.id:
         raise InvalidInput(f"{journal} is of a run in the ledger {remembered.ledger}, and this one is {ledger.id}")
-    if not path.is_file():  # rounds have none
+    if not path.is_file():
         return _recovered(remembered, ledger, None)
     held = Journal(path, remembered.plan, remembered.steps)
     try:  # nobody else holds the journal, so the run is not under way
@@ -275,10 +279,13 @@ def recover(journal: str | Path, ledger: Ledger) -> int:
 
 
 def _recovered(remembered: RememberedRun, ledger: Ledger, counted: int | None) -> int:
-    """Settle at what the journal and the ledger cannot rule out: without either, at all that was reserved."""
+    """Settle at what the journal and the ledger cannot rule out: without either, at all that was reserved.
+
+    Of rounds too: what the first ones cost without the others only the schedule tells.
+    """
     handed = ledger.begun(remembered.run)
     known = [count for count in (counted, None if handed is None else handed.count) if count is not None]
-    if not known:
+    if not known or remembered.in_rounds:
         ledger.recover(remembered.run)
         return remembered.steps
     reservation = ledger.reservation(remembered.run)

@@ -6,18 +6,19 @@ One hidden coin draws a person for all steps of a round, so its single steps hav
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from privypurse.accounting import SampledRound
 from privypurse.arrays import AnyArray, IntArray
-from privypurse.errors import InfeasibleBudget, InvalidInput
+from privypurse.errors import InfeasibleBudget
 from privypurse.ledger.lifetime import added
 from privypurse.plans.schedule import Schedule
 from privypurse.training.distributed import Processes
 from privypurse.training.individual.spending import Spending
-from privypurse.training.ledger_account import Account
+from privypurse.training.journal import Journal
+from privypurse.training.ledger_account import ROUNDS, Account, require_journal
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -31,6 +32,8 @@ class RoundsAccount(Account):
     public, and whether everybody can pay is asked of public balances; real ones are never below.
     """
 
+    _IN_ROUNDS: ClassVar[bool] = True
+
     def __init__(
         self,
         ledger: Ledger,
@@ -38,9 +41,13 @@ class RoundsAccount(Account):
         digest: str,
         folder: Path | None = None,
         purpose: str = "",
+        *,
+        seeded: bool = False,
     ) -> None:
-        """``digest`` is a fingerprint of the schedule; in ``folder`` stands the run's id."""
-        self._digest, self._rounds = digest, len(schedule.rounds)
+        """``digest`` is a fingerprint of the schedule; in ``folder`` are the run's id and a journal of all steps."""
+        self._digest, self._steps = digest, schedule.steps
+        self._ends: IntArray = np.cumsum([0, *(one.steps for one in schedule.rounds)])
+        """How many steps the rounds before each have."""
         self._prices: IntArray = np.stack(
             [
                 ledger.charges_of([SampledRound(chance, one.release) for chance in one.chance.tolist()])
@@ -48,11 +55,18 @@ class RoundsAccount(Account):
             ]
         )
         """[rounds, levels, columns]"""
-        self._rounds_begun = 0
-        super().__init__(ledger, schedule, Processes(), None if folder is None else folder / "rounds", purpose)
+        self._number = self._rounds_begun = self._in_round = 0
+        journal = None if folder is None else folder / ROUNDS
+        self._held = None if journal is None else _held(journal, digest, schedule.steps)
+        counted = None if seeded or self._held is None else self._held.counted
+        try:
+            super().__init__(ledger, schedule, Processes(), journal, purpose, counted)
+        except BaseException:
+            self.close()
+            raise
 
     def _identity(self) -> tuple[str, int]:
-        return self._digest, self._rounds
+        return self._digest, self._steps
 
     def _until(self) -> IntArray:
         """[rounds + 1, levels, columns]: what the rounds before each cost together, exact up to the ceiling."""
@@ -60,14 +74,6 @@ class RoundsAccount(Account):
         for price in self._prices:
             sums.append(added(sums[-1], price))
         return np.stack(sums)
-
-    def _require_consistent(self, known: bool) -> None:
-        """Rounds keep no journal of their own, so which have begun is not known once they were broken off."""
-        if known and not self._settled:
-            raise InvalidInput(
-                f"run {self.run_id!r} was broken off, and rounds under a ledger cannot go on: settle it at all it "
-                "has reserved (privypurse ledger recover), and begin anew in another folder"
-            )
 
     def _asked(self) -> tuple[IntArray, IntArray, float | None]:
         assert self._plan.ledger is not None
@@ -96,10 +102,40 @@ class RoundsAccount(Account):
         level = np.where(self._reservation.admitted, reserved.values, 0).astype(np.int64)
         return np.asarray(np.where(self._reservation.admitted[:, None], until[begun, level], 0))
 
-    def begin(self, number: int) -> None:
-        """Round ``number`` (from 0) is about to draw people: whoever has withdrawn until now is not in it."""
-        super().poll(number)
-        self._rounds_begun = number + 1
+    def begin(self, number: int, *, drawn_before: bool = False) -> bool:
+        """Round ``number`` (from 0) is about to draw people: whoever has withdrawn until now is not in it.
+
+        ``drawn_before`` says that its draw is kept, to go on with. False: it began, and its draw is not here. Then it
+        takes no further step, and nobody is to be drawn: a second draw would be a second release of the round.
+        """
+        before = 0 if self._begun_steps is None else self._begun_steps.before
+        steps = int(self._ends[number + 1] - self._ends[number])
+        handed = min(max(before - int(self._ends[number]), 0), steps)
+        lost = handed > 0 and not drawn_before
+        self._number, self._in_round = number, steps if lost else handed
+        # Who has left since a round of an earlier process began was in it, and pays for it whole.
+        begun_before = int(np.count_nonzero(self._ends[:-1] < before))
+        super().poll(max(number, begun_before))
+        self._rounds_begun = max(number + 1, begun_before)
+        return not lost
+
+    @property
+    def begun(self) -> int:
+        """Of the steps of this round."""
+        return self._in_round
+
+    def count(self, step: int) -> None:
+        """Before step ``step`` of this round is released; none of a later round is handed out before it begins."""
+        if self._begun_steps is None or self._held is None:
+            return
+        place, end = (int(self._ends[self._number + later]) for later in (0, 1))
+        self._begun_steps.count(place + step, end)
+        self._held.count(place + step)
+
+    def close(self) -> None:
+        if self._held is not None:
+            self._held.close()
+        super().close()
 
     def poll(self, steps_taken: int) -> bool:
         return super().poll(self._rounds_begun)
@@ -110,3 +146,10 @@ class RoundsAccount(Account):
     def finish(self) -> None:
         """Charge the rounds that have begun."""
         super().settle(self._rounds_begun)
+        self.close()
+
+
+def _held(journal: Path, digest: str, steps: int) -> Journal:
+    """The journal of all rounds: nobody else works in this folder meanwhile."""
+    require_journal(journal)
+    return Journal(journal, digest, steps)

@@ -90,7 +90,7 @@ def train_rounds(
     begun = time.perf_counter()
     models: list[nn.Module] = []
     model, optimizer = None, None
-    with _charged(schedule, ledger, purpose, checkpoint) as account:
+    with _charged(schedule, ledger, purpose, checkpoint, seed is not None) as account:
         for number in range(len(schedule.rounds)):
             if model is None or optimizer is None or schedule.separate:
                 model = new_model()
@@ -98,13 +98,15 @@ def train_rounds(
                 models.append(model)
             folder = None if checkpoint is None else Path(checkpoint) / f"round-{number + 1}"
             own = None if seed is None else _seed_of(seed, number)
-            if account is not None:
-                account.begin(number)
+            if account is None or account.begin(number, drawn_before=_is_drawn(folder)):
+                drawn = _drawn(schedule, number, randomness(own), folder)
+            else:
+                drawn = np.zeros(schedule.people, dtype=bool)
             train(
                 model,
                 optimizer,
                 dataset,
-                schedule.round_plan(number, _drawn(schedule, number, randomness(own), folder)),
+                schedule.round_plan(number, drawn),
                 loss_fn,
                 max_records_per_person=max_records_per_person,
                 checkpoint=folder,
@@ -119,19 +121,21 @@ def train_rounds(
 
 @contextmanager
 def _charged(
-    schedule: Schedule, ledger: Ledger | None, purpose: str, checkpoint: str | Path | None
+    schedule: Schedule, ledger: Ledger | None, purpose: str, checkpoint: str | Path | None, seeded: bool
 ) -> Iterator[RoundsAccount | None]:
     """The account of these rounds in the ledger. It is settled in the end, or when they cannot go on later."""
     if ledger is None:
         yield None
         return
     folder = None if checkpoint is None else Path(checkpoint)
-    account = RoundsAccount(ledger, schedule, _digest(schedule), folder, purpose)
+    account = RoundsAccount(ledger, schedule, _digest(schedule), folder, purpose, seeded=seeded)
     try:
         yield account
     except BaseException:
         if checkpoint is None:
             account.finish()
+        else:
+            account.close()
         raise
     account.finish()
 
@@ -160,7 +164,7 @@ def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | N
     People are drawn into a round once. One that is resumed reads its draw from the checkpoint: a second draw would be
     a second release of it, which the schedule does not charge for.
     """
-    if folder is not None and (folder / _DRAWN).exists():
+    if folder is not None and _is_drawn(folder):
         try:
             with np.load(folder / _DRAWN) as saved:
                 same, drawn = str(saved["schedule"]) == _digest(schedule), np.asarray(saved["drawn"])
@@ -176,6 +180,11 @@ def _drawn(schedule: Schedule, number: int, source: Randomness, folder: Path | N
         make_folder(folder)
         replace_file(folder / _DRAWN, lambda file: np.savez(file, drawn=drawn, schedule=_digest(schedule)))
     return drawn
+
+
+def _is_drawn(folder: Path | None) -> bool:
+    """Whether a round has its draw from before."""
+    return folder is not None and (folder / _DRAWN).exists()
 
 
 def _digest(schedule: Schedule) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,8 @@ from ledger_tools import DELTA, EPSILONS, charged, new_ledger, step_cost
 from privypurse.accounting import Composed, SampledRound
 from privypurse.assignment.round_planner import PdpSgd
 from privypurse.plans.under_ledger import UnderLedger
-from privypurse.training.ledger_account import recover
+from privypurse.training.ledger_account import Account, recover
+from privypurse.training.mechanism import PrivateRun
 from privypurse.training.rounds_account import RoundsAccount
 from training_tools import LOSS
 
@@ -39,7 +41,9 @@ def ledger(tmp_path: Path) -> pp.Ledger:
 @pytest.fixture(scope="module")
 def made() -> pp.rounds.Schedule:
     budgets = pp.Budgets(ALLOWED, delta=DELTA, person=IDS)
-    return pp.rounds.schedule(budgets, PdpSgd(rounds=3), epochs=6, batch_size=10, accountant="rdp")
+    two = pp.rounds.schedule(budgets, PdpSgd(rounds=3), epochs=6, batch_size=10, accountant="rdp")
+    first, second = two.rounds
+    return replace(two, rounds=(replace(first, steps=5), replace(first, steps=4), replace(second, steps=3)))
 
 
 def under(ledger: pp.Ledger, schedule: pp.rounds.Schedule, at_most: float | None = 0.6) -> pp.rounds.Schedule:
@@ -120,7 +124,7 @@ def paid_for(ledger: pp.Ledger, schedule: pp.rounds.Schedule, rounds: int) -> bo
 
 
 def test_everybody_pays_for_every_round(ledger, schedule):
-    assert len(schedule.rounds) > 1
+    assert len(schedule.rounds) == 3
     trained(ledger, schedule, purpose="bus lines")
     assert paid_for(ledger, schedule, len(schedule.rounds))
     (run,) = ledger.runs()
@@ -142,31 +146,129 @@ def test_rounds_that_never_began_come_back_and_one_that_began_is_charged_whole(l
 def test_the_twin_that_gives_back_the_rest_of_a_begun_round_is_seen(ledger, schedule, monkeypatch):
     begin = RoundsAccount.begin
 
-    def late(self: RoundsAccount, number: int) -> None:
-        begin(self, number)
+    def late(self: RoundsAccount, number: int, **options: Any) -> bool:
+        draws = begin(self, number, **options)
         self._rounds_begun = number
+        return draws
 
     monkeypatch.setattr(RoundsAccount, "begin", late)
     trained(ledger, schedule)
     assert not paid_for(ledger, schedule, len(schedule.rounds))
 
 
-def test_rounds_that_were_broken_off_cannot_go_on_and_are_charged_whole(ledger, schedule, tmp_path):
-    """Which rounds have begun is not written down: who withdrew before they went on would pay for none of them."""
+class Rounds:
+    """Rounds that are worked on in folders: every step that was released, as (round, step)."""
 
-    def stop(step: int) -> None:
-        if step == schedule.rounds[0].steps + 1:
-            raise Stopped
+    def __init__(self, path: Path, ledger: pp.Ledger, schedule: pp.rounds.Schedule) -> None:
+        self.path, self.ledger, self.schedule = path, ledger, schedule
+        self.released: list[tuple[int, int]] = []
+        self.every = [(k, step) for k, one in enumerate(schedule.rounds) for step in range(1, one.steps + 1)]
 
-    with pytest.raises(Stopped):
-        trained(ledger, schedule, stop, checkpoint=tmp_path / "run")
-    (run,) = ledger.runs()
+    def go_on(self, folder: str, until: tuple[int, int] | None = None, act: Any = None) -> None:
+        """Train in that folder, up to a step; ``act`` is called after each."""
+        release = PrivateRun.release
+
+        def released(run: PrivateRun) -> None:
+            release(run)
+            now = int(run.plan.method.rpartition(" ")[2]) - 1, run.steps_taken
+            self.released.append(now)
+            if act is not None:
+                act(now)
+            if now == until:
+                raise Stopped
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(PrivateRun, "release", released)
+            trained(self.ledger, self.schedule, checkpoint=self.path / folder)
+
+    def stop_at(self, folder: str, until: tuple[int, int], act: Any = None) -> None:
+        with pytest.raises(Stopped):
+            self.go_on(folder, until, act)
+
+    def copy(self, folder: str, to: str) -> None:
+        shutil.copytree(self.path / folder, self.path / to)
+
+
+@pytest.fixture
+def rounds(tmp_path: Path, ledger: pp.Ledger, schedule: pp.rounds.Schedule) -> Rounds:
+    return Rounds(tmp_path, ledger, schedule)
+
+
+def test_rounds_that_were_broken_off_go_on(rounds):
+    rounds.stop_at("run", (1, 2))
+    (run,) = rounds.ledger.runs()
     assert run.settled is None
-    ledger.withdraw(IDS[:1])
-    with pytest.raises(pp.InvalidInput, match="rounds under a ledger cannot go on"):
-        trained(ledger, schedule, checkpoint=tmp_path / "run")
-    recover(tmp_path / "run" / "rounds", ledger)
-    assert paid_for(ledger, schedule, len(schedule.rounds))
+    rounds.go_on("run")
+    assert rounds.released == rounds.every
+    assert [one.run_id for one in rounds.ledger.runs()] == [run.run_id]
+    assert paid_for(rounds.ledger, rounds.schedule, len(rounds.schedule.rounds))
+    assert not rounds.ledger.verify().problems
+    rounds.go_on("run")  # nothing is left to do, and nothing is charged
+    assert rounds.released == rounds.every
+
+
+def test_rounds_that_died_are_charged_whole_when_they_do_not_go_on(rounds):
+    rounds.stop_at("run", (1, 2))
+    recover(rounds.path / "run", rounds.ledger)
+    assert paid_for(rounds.ledger, rounds.schedule, len(rounds.schedule.rounds))
+    with pytest.raises(pp.InvalidInput, match="is settled"):
+        rounds.go_on("run")
+
+
+def test_no_step_of_a_round_is_released_twice_from_copies(rounds):
+    rounds.stop_at("run", (1, 3), lambda now: rounds.copy("run", "copy") if now == (1, 1) else None)
+    rounds.copy("run", "late")
+    rounds.go_on("copy")
+    assert rounds.released == rounds.every
+    for folder in ("run", "late"):
+        with pytest.raises(pp.InvalidInput, match=r"is settled|went on elsewhere"):
+            rounds.go_on(folder)
+
+
+def test_a_round_whose_draw_is_elsewhere_takes_no_further_step(rounds):
+    """With a draw of its own it would be released a second time."""
+    rounds.stop_at("run", (1, 3), lambda now: rounds.copy("run", "copy") if now == (0, 1) else None)
+    rounds.stop_at("copy", (2, 1))
+    assert not (rounds.path / "copy" / "round-2" / "drawn.npz").exists()
+    rounds.go_on("copy")
+    left = [one for one in rounds.every if one[0] == 2]
+    assert rounds.released == [*rounds.every[: rounds.every.index((1, 3)) + 1], *left]
+
+
+def test_the_twin_that_draws_a_begun_round_anew_is_seen(rounds, monkeypatch):
+    begin = RoundsAccount.begin
+    monkeypatch.setattr(RoundsAccount, "begin", lambda self, number, **_: begin(self, number, drawn_before=True))
+    rounds.stop_at("run", (1, 3), lambda now: rounds.copy("run", "copy") if now == (0, 1) else None)
+    rounds.go_on("copy")
+    draws = [np.load(rounds.path / folder / "round-2" / "drawn.npz")["drawn"] for folder in ("run", "copy")]
+    assert (1, 4) in rounds.released
+    assert not np.array_equal(*draws)
+
+
+def test_who_left_while_rounds_were_broken_off_pays_for_the_one_that_had_begun(rounds):
+    rounds.stop_at("run", (1, 2))
+    rounds.ledger.withdraw(IDS)
+    rounds.go_on("run")
+    assert paid_for(rounds.ledger, rounds.schedule, 2)
+
+
+def test_the_twin_that_forgets_the_begun_round_is_seen(rounds, monkeypatch):
+    poll = Account.poll
+    rounds.stop_at("run", (1, 2))
+    rounds.ledger.withdraw(IDS)
+    monkeypatch.setattr(Account, "poll", lambda self, begun: poll(self, self._number))
+    rounds.go_on("run")
+    assert not paid_for(rounds.ledger, rounds.schedule, 2)
+
+
+def test_a_second_process_does_not_overtake_one_in_the_same_folder(rounds):
+    def again(now: tuple[int, int]) -> None:
+        if now == (1, 1):
+            with pytest.raises(pp.InvalidInput, match="another run holds the journal"):
+                trained(rounds.ledger, rounds.schedule, checkpoint=rounds.path / "run")
+
+    rounds.go_on("run", act=again)
+    assert rounds.released == rounds.every
 
 
 def test_who_withdraws_pays_for_the_rounds_that_had_begun(ledger, schedule):
