@@ -9,5 +9,6 @@ tells means, counts and quantiles of one number for each person.
 
 from privypurse.queries.analyst import Analyst
 from privypurse.queries.answers import Answer
+from privypurse.queries.ledger_purses import LedgerPurses
 
-__all__ = ["Analyst", "Answer"]
+__all__ = ["Analyst", "Answer", "LedgerPurses"]

@@ -68,6 +68,9 @@ class LedgerPurses:
         self.currency: Currency = CURRENCIES["gdp"]
         """In which the cost of a question by itself is told, and solved for."""
         self.lock = threading.RLock()
+        held = np.array([2 * np.ldexp(float(rung.limit), -40) / rung.order for rung in ledger.rungs])
+        self.total = frozen(held[self._members.rung.astype(np.int64)])
+        """What everybody's purse holds when full, in μ²: a function of grants, which are public."""
 
     def pay(self, ratio: FloatArray, most: float, *, alike: bool = False) -> AnyArray:
         """Charge everybody for a contribution of ``ratio`` deviations of the noise; for each whether they take part.

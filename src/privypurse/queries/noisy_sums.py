@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypedDict
 
 import numpy as np
@@ -27,11 +28,12 @@ Purses = Filter | LedgerPurses
 
 def noisy_sum(
     contributions: Contributions,
-    purses: Filter,
+    purses: Purses,
     *,
     clip: float,
     noise: float,
     source: Noise,
+    alike: bool = False,
 ) -> FloatArray:
     """The sum of everybody's clipped vector, with normal noise of standard deviation ``noise`` on each number.
 
@@ -39,18 +41,22 @@ def noisy_sum(
     nothing if it is zero; who cannot pay contributes nothing, is charged nothing, and nobody is told.
 
     Guarantee: nothing is returned unless it was charged. Asking who can pay and charging them is one step: no other
-    thread's question is paid for with the same coin.
+    thread's question is paid for with the same coin. ``alike`` says that whoever contributes, contributes ``clip``.
     """
-
-    def pay(ratio: FloatArray) -> AnyArray:
-        with np.errstate(over="ignore"):  # a cost of ∞ is one that nobody can pay
-            cost = purses.currency.gaussian(ratio)
-        with purses.lock:
-            pays = purses.affords(cost)
-            purses.charge(np.where(pays, cost, 0.0))
-        return pays
-
+    if isinstance(purses, Filter):
+        pay = partial(_paid_from, purses)
+    else:
+        pay = partial(purses.pay, most=largest_ratio(clip, noise), alike=alike)
     return paid_sum(contributions, purses.total.size, pay, clip=clip, noise=noise, source=source)
+
+
+def _paid_from(purses: Filter, ratio: FloatArray) -> AnyArray:
+    with np.errstate(over="ignore"):  # a cost of ∞ is one that nobody can pay
+        cost = purses.currency.gaussian(ratio)
+    with purses.lock:
+        pays = purses.affords(cost)
+        purses.charge(np.where(pays, cost, 0.0))
+    return pays
 
 
 def paid_sum(

@@ -1,8 +1,8 @@
 """Private statistics of one number for each person, such as what training cost them (Yu et al. 2023, section 3.4).
 
 What a single person spent is that person's secret (rule 6: sensitive outputs). Its mean and quantiles can be told to
-everybody for a small cost, which each person pays out of a reserve for their own term. The number of people and the
-cap on values are public.
+everybody for a small cost, which each person pays for their own term: out of a reserve (a `Filter`), or out of their
+purse for life (`LedgerPurses`), where every sum is a charge. The number of people and the cap on values are public.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 from scipy import optimize
 
 from privypurse._validate import integer
-from privypurse.accounting.filters import CURRENCIES, Filter
+from privypurse.accounting.filters import CURRENCIES
 from privypurse.arrays import FloatArray, frozen
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import SYMBOLS, Cost
 from privypurse.queries.contributions import Dense
 from privypurse.queries.noise import Noise
-from privypurse.queries.noisy_sums import Price, checked_delta, noisy_sum, priced, scale, worst_cost
+from privypurse.queries.noisy_sums import Price, Purses, checked_delta, noisy_sum, priced, scale, worst_cost
 
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
 STEPS = 20
@@ -73,7 +73,7 @@ class Statistics:
 
 
 def count(
-    flags: Any, purses: Filter, *, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
+    flags: Any, purses: Purses, *, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
 ) -> Estimate:
     """How many flags are set, such as `Spending.contributing`, by the Gaussian mechanism.
 
@@ -86,12 +86,12 @@ def count(
     price = priced(purses, 1.0, noise=noise, delta=delta)
     _refuse_beyond_all(price.cost.amount, purses)
     parts = Dense(each.astype(np.float64)[:, None])
-    total = noisy_sum(parts, purses, clip=1.0, noise=price.noise, source=Noise(seed))
+    total = noisy_sum(parts, purses, clip=1.0, noise=price.noise, source=Noise(seed), alike=True)
     return Estimate(float(total[0]), price.noise, price.cost)
 
 
 def mean(
-    values: Any, purses: Filter, *, cap: float, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
+    values: Any, purses: Purses, *, cap: float, noise: float, delta: float = DEFAULT_DELTA, seed: int | None = None
 ) -> Estimate:
     """The mean of ``values`` clipped to [0, cap], by the Gaussian mechanism.
 
@@ -108,7 +108,7 @@ def mean(
 
 def quantiles(
     values: Any,
-    purses: Filter,
+    purses: Purses,
     *,
     probabilities: Sequence[float] = PROBABILITIES,
     cap: float,
@@ -137,7 +137,7 @@ def quantiles(
 
 
 def release(
-    values: Any, purses: Filter, *, cap: float, epsilon: float, delta: float = DEFAULT_DELTA, seed: int | None = None
+    values: Any, purses: Purses, *, cap: float, epsilon: float, delta: float = DEFAULT_DELTA, seed: int | None = None
 ) -> Statistics:
     """Mean and five quantiles of ``values`` clipped to [0, cap], at a total cost of (ε, δ) for each person at most.
 
@@ -163,7 +163,7 @@ def release(
     return Statistics(middle.value, others.values, PROBABILITIES, cost)
 
 
-def _mean(each: FloatArray, purses: Filter, price: Price, source: Noise) -> Estimate:
+def _mean(each: FloatArray, purses: Purses, price: Price, source: Noise) -> Estimate:
     """Of values in [0, 2·clip], each centred at the clip norm of the price."""
     middle = price.clip
     parts = Dense(np.where(np.isnan(each), 0.0, each - middle)[:, None])
@@ -173,7 +173,7 @@ def _mean(each: FloatArray, purses: Filter, price: Price, source: Noise) -> Esti
 
 
 def _quantiles(
-    each: FloatArray, purses: Filter, wanted: FloatArray, cap: float, price: Price, steps: int, source: Noise
+    each: FloatArray, purses: Purses, wanted: FloatArray, cap: float, price: Price, steps: int, source: Noise
 ) -> Quantiles:
     missing = np.isnan(each)[:, None]
     ceiling = math.log(cap * _HIGHEST)
@@ -181,7 +181,7 @@ def _quantiles(
     tried, shares = np.empty((steps, wanted.size)), np.empty((steps, wanted.size))
     for step in range(steps):
         bits = np.where(missing, 0.0, np.where(each[:, None] <= np.exp(position), 0.5, -0.5))
-        below = noisy_sum(Dense(bits), purses, clip=price.clip, noise=price.noise, source=source)
+        below = noisy_sum(Dense(bits), purses, clip=price.clip, noise=price.noise, source=source, alike=True)
         tried[step], shares[step] = position, np.clip(0.5 + below / each.size, 0.0, 1.0)
         position = np.minimum(position - _step_size(step * STEPS / steps) * (shares[step] - wanted), ceiling)
     found = np.exp(_read_off(tried.ravel(), shares.ravel(), wanted, math.log(cap)))
@@ -205,7 +205,7 @@ def _read_off(tried: FloatArray, shares: FloatArray, wanted: FloatArray, top: fl
     return np.asarray(np.interp(wanted, np.append(rising, 1.0), np.append(tried[order], top)), dtype=np.float64)
 
 
-def _checked(values: Any, purses: Filter, cap: float) -> tuple[FloatArray, float]:
+def _checked(values: Any, purses: Purses, cap: float) -> tuple[FloatArray, float]:
     """Values clipped to [0, cap], NaN for those that are not finite."""
     high = scale(cap, "cap")
     if purses.currency.name not in CURRENCIES:
@@ -226,7 +226,7 @@ def _refuse_not_finite(each: FloatArray) -> None:
         raise InvalidInput("values must be finite, and some are NaN or ∞; what made them went wrong")
 
 
-def _refuse_beyond_all(cost: float, purses: Filter) -> None:
+def _refuse_beyond_all(cost: float, purses: Purses) -> None:
     """Nobody could take part, and noise alone would be told as an answer.
 
     Compared with full purses: what is left of them follows from people's data, and a refusal would tell of it.

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from privypurse.accounting.filters import Filter
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.queries import statistics
+from privypurse.queries.noisy_sums import Purses
 from privypurse.training.gradients import per_record_norms
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.physical_batches import Batch, loaded, moved
@@ -25,7 +25,7 @@ def median_gradient_norm(
     model: nn.Module,
     loss_fn: Loss,
     dataset: Dataset[Any],
-    purses: Filter,
+    purses: Purses,
     *,
     cap: float,
     noise: float,
@@ -34,9 +34,10 @@ def median_gradient_norm(
     """The private median of the records' gradient norms with the model as it is (Abadi et al. 2016 clip there).
 
     ``cap`` is a public number that norms are clipped to, ``noise`` the deviation, in records, of the noise on each of
-    20 counts. Every record pays for its own bits out of ``purses``, a `Filter` with one purse for each record: what
-    training is planned with must leave that much. Records, not persons, are the unit: for data in which each person
-    has one. ``values[0]`` is the median, and ``cost`` what it cost at most.
+    20 counts. Every record pays for its own bits out of ``purses``: a `Filter` with one purse for each record, which
+    training has to leave that much, or `queries.LedgerPurses` of budgets in the order of the records. Records, not
+    persons, are the unit: for data in which each person has one. ``values[0]`` is the median, and ``cost`` what it
+    cost at most.
     """
     size = len(dataset)  # type: ignore[arg-type]
     if purses.total.shape != (size,):

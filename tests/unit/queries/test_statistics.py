@@ -65,9 +65,9 @@ def test_the_cost_is_what_dp_accounting_says(currency, epsilon, delta, monkeypat
     ratios = []
     honest = statistics.noisy_sum
 
-    def listening(parts, kept, *, clip, noise, source):
+    def listening(parts, kept, *, clip, noise, source, alike=False):
         ratios.append(np.sqrt(np.square(parts.clipped(clip).values).sum(axis=1)).max() / noise)
-        return honest(parts, kept, clip=clip, noise=noise, source=source)
+        return honest(parts, kept, clip=clip, noise=noise, source=source, alike=alike)
 
     monkeypatch.setattr(statistics, "noisy_sum", listening)
     values = np.array([0.0, 5.0, 1.0, 2.0])
