@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from privypurse._storage import lock, make_folder, synchronise_folder
-from privypurse._validate import first_where
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import Budgets
+from privypurse.budgets.person_ids import texts_of
 from privypurse.errors import InvalidInput
 from privypurse.ledger import keys, people
+from privypurse.ledger.few_rungs import required_rung, rungs_for
 from privypurse.ledger.ledger import Ledger
 from privypurse.ledger.lifetime import MOST_RUNGS
 
@@ -26,9 +27,9 @@ def private_ledger(
 ) -> Ledger:
     """The ledger in this folder, made if there is none; people of ``budgets`` who are new to it join.
 
-    Budgets are what people grant for life. Rungs are fixed when the ledger is made, by `ladder_for`, with the
-    smallest δ that anybody grants; everybody is on the highest rung that is not above their own ε. Who is in it
-    already keeps what they granted there (`Ledger.change` changes it).
+    Budgets are what people grant for life. Rungs are fixed when the ledger is made, by `few_rungs`; everybody is on
+    the highest rung that is not above their own ε and δ. Who is in it already keeps what they granted there
+    (`Ledger.change` changes it).
 
     ``by_row`` says that ids are rows of a data set (`row_ids`) and not people: nobody joins later, for a row of
     changed data would be a new person with a full purse.
@@ -39,16 +40,15 @@ def private_ledger(
     if budgets.person is None:
         raise InvalidInput("a ledger knows people by id, and budgets have none; give Budgets(…, person=ids)")
     home, first = Path(folder), budgets.first_record
-    ids, epsilon = budgets.person[first], budgets.epsilon[first]
+    ids, epsilon, delta = budgets.person[first], budgets.epsilon[first], budgets.delta[first]
     try:
         make_folder(home)
         if not (home / FILE).exists():
-            _make(home, ids, epsilon, float(budgets.delta.min()), adversary, purpose)
+            _make(home, ids, epsilon, delta, adversary, purpose)
     except OSError as error:
         raise InvalidInput(f"{home} cannot hold a ledger: {error}") from None
     ledger = _opened(home)
     ledger.require_terms(adversary=adversary)
-    _refuse_smaller_delta(ledger, float(budgets.delta.min()))
     new = _strangers(ledger, ids)
     if new.any():
         if by_row:
@@ -57,7 +57,7 @@ def private_ledger(
                 "their place in data that never change. Put the data back as they were; for data that change, give "
                 "each person an id and take another folder, and mind that everybody's ε is spent again"
             )
-        ledger.join(ids[new], _on_rungs(ledger, ids[new], epsilon[new]), purpose=purpose)
+        ledger.join(ids[new], _on_rungs(ledger, ids[new], epsilon[new], delta[new]), purpose=purpose)
     return ledger
 
 
@@ -66,20 +66,7 @@ def row_ids(fingerprint: str, records: int) -> AnyArray:
     return np.array([f"row {number} of {fingerprint}" for number in range(records)])
 
 
-def ladder_for(epsilon: FloatArray) -> FloatArray:
-    """The ε of at most eight rungs for people who grant these.
-
-    All of them if they are so few. Else eight steps of one ratio from the smallest to the largest, each moved up to
-    the next ε that somebody grants: rounded down to a rung, nobody loses more than 1 - (smallest / largest)^(1/8).
-    """
-    values = np.unique(np.asarray(epsilon, dtype=np.float64))
-    if values.size <= MOST_RUNGS:
-        return values
-    steps = values[0] * (values[-1] / values[0]) ** (np.arange(MOST_RUNGS) / MOST_RUNGS)
-    return np.unique(values[np.searchsorted(values, steps * (1 - 1e-12))])
-
-
-def _make(home: Path, ids: AnyArray, epsilon: FloatArray, delta: float, adversary: str, purpose: str) -> None:
+def _make(home: Path, ids: AnyArray, epsilon: FloatArray, delta: FloatArray, adversary: str, purpose: str) -> None:
     """A ledger with its people, there as a whole or not at all."""
     if (home / ANCHOR).exists():
         raise InvalidInput(
@@ -93,12 +80,11 @@ def _make(home: Path, ids: AnyArray, epsilon: FloatArray, delta: float, adversar
             return
         made = Ledger.create(
             f"sqlite:///{beside.resolve()}",
-            epsilons=ladder_for(epsilon).tolist(),
-            delta=delta,
+            rungs_for(epsilon, delta, MOST_RUNGS),
             adversary=adversary,
             key=home / KEY,
         )
-        made.join(ids, _on_rungs(made, ids, epsilon), purpose=purpose)
+        made.join(ids, _on_rungs(made, ids, epsilon, delta), purpose=purpose)
         os.rename(beside, home / FILE)
         synchronise_folder(home)
     finally:
@@ -127,21 +113,7 @@ def _strangers(ledger: Ledger, ids: AnyArray) -> AnyArray:
         return np.asarray(people.numbers_of(connection, keyed) < 0)
 
 
-def _on_rungs(ledger: Ledger, ids: AnyArray, epsilon: FloatArray) -> FloatArray:
-    """Each ε rounded down to a rung."""
-    ladder = np.array([rung.epsilon for rung in ledger.rungs])
-    rung = np.searchsorted(ladder, epsilon, side="right") - 1
-    if (low := first_where(rung < 0)) is not None:
-        raise InvalidInput(
-            f"person {ids[low]!s} grants ε = {epsilon[low]:g}, less than the lowest rung of this ledger "
-            f"({ladder[0]:g}), so they cannot join it; leave them out, or make a ledger with a lower rung"
-        )
-    return np.asarray(ladder[rung])
-
-
-def _refuse_smaller_delta(ledger: Ledger, delta: float) -> None:
-    if delta < (ours := max(rung.delta for rung in ledger.rungs)):
-        raise InvalidInput(
-            f"somebody grants δ = {delta:g}, and the purses of this ledger promise δ = {ours:g}; leave them out, or "
-            "make a ledger with the smaller δ"
-        )
+def _on_rungs(ledger: Ledger, ids: AnyArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
+    """Each (ε, δ) rounded down to the ε of a rung."""
+    rungs = [(rung.epsilon, rung.delta) for rung in ledger.rungs]
+    return np.array([one for one, _ in rungs])[required_rung(rungs, epsilon, delta, texts_of(ids))]

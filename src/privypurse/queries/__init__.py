@@ -3,8 +3,8 @@
 From a question to its answer: `rows` and `columns` hold the data, `conditions` and `callables` choose rows and values
 without mixing records, `contributions` adds them up by person and clips, `noisy_sums` prices, charges, adds noise
 and releases the sum, `answers` says what it cost. `ledger_purses` charges it for life; `table_ledger` keeps purses
-beside a table, on the rungs of `few_rungs`, and `earlier_purses` takes over what files of purses held; `statistics`
-tells means, counts and quantiles of one number for each person.
+beside a table, and `earlier_purses` takes over what files of purses held; `statistics` tells means,
+counts and quantiles of one number for each person.
 """
 
 from privypurse.queries.analyst import Analyst

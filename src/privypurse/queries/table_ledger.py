@@ -23,7 +23,7 @@ from privypurse.arrays import AnyArray
 from privypurse.budgets.budgets import Budgets
 from privypurse.budgets.person_ids import texts_of
 from privypurse.errors import InvalidInput
-from privypurse.queries.few_rungs import required_rung, rungs_for
+from privypurse.ledger.few_rungs import required_rung, rungs_for
 
 if TYPE_CHECKING:
     from privypurse.ledger.consent_tables import Difference

@@ -14,7 +14,6 @@ import pytest
 
 import privypurse as pp
 from privypurse.ledger import private, private_ledger, row_ids
-from privypurse.ledger.private import ladder_for
 
 IDS = np.array([f"P{number}" for number in range(9)])
 EPSILON = np.array([0.5, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0])
@@ -59,43 +58,26 @@ def test_only_the_owner_may_look(tmp_path: Path) -> None:
     assert files == dict.fromkeys(("purses.db", "purses.key", "purses.anchor"), 0o600)
 
 
-@pytest.mark.parametrize(
-    "epsilon",
-    [
-        np.array([0.1, 1.0, 5.0]),
-        np.linspace(0.1, 5, 400),
-        np.random.default_rng(0).pareto(1.5, 1000) + 0.1,
-        np.append(np.full(100, 0.2), np.geomspace(0.2, 0.3, 9)),
-    ],
-    ids=["few", "even", "pareto", "narrow"],
-)
-def test_rounding_down_to_eight_rungs_costs_at_most_one_step(epsilon: np.ndarray) -> None:
-    ladder = ladder_for(epsilon)
-    assert ladder.size <= 8
-    assert np.isin(ladder, epsilon).all()
-    assert (np.diff(ladder) > 0).all()
-    on = np.array([ladder[ladder <= one].max() for one in epsilon])
-    kept = on / epsilon
-    assert kept.max() == 1.0
-    few = np.unique(epsilon).size <= 8
-    assert kept.min() >= (1.0 if few else (epsilon.min() / epsilon.max()) ** (1 / 8) * (1 - 1e-9))
-
-
 def test_who_grants_less_than_there_is_cannot_join(tmp_path: Path) -> None:
     private_ledger(tmp_path, budgets())
-    with pytest.raises(pp.InvalidInput, match=r"person new grants ε = 0.2, less than the lowest rung"):
-        private_ledger(tmp_path, budgets([0.2], ["new"]))
-    with pytest.raises(pp.InvalidInput, match=r"grants δ = 1e-06.*promise δ = 1e-05"):
-        private_ledger(tmp_path, budgets(delta=1e-6))
+    for epsilon, delta in ((0.2, 1e-5), (2.0, 1e-6)):
+        with pytest.raises(pp.InvalidInput, match=r"'new' allows .* below every rung"):
+            private_ledger(tmp_path, budgets([epsilon], ["new"], delta))
     with pytest.raises(pp.InvalidInput, match="adversary is 'public'"):
         private_ledger(tmp_path, budgets(), adversary="public")
     with pytest.raises(pp.InvalidInput, match="knows people by id"):
         private_ledger(tmp_path, pp.Budgets(EPSILON))
 
 
-def test_everybody_has_at_least_the_delta_of_the_ledger(tmp_path: Path) -> None:
-    each = pp.Budgets(EPSILON, delta=np.append(np.full(8, 1e-4), 1e-6), person=IDS)
-    assert {rung.delta for rung in private_ledger(tmp_path, each).rungs} == {1e-6}
+def test_nobody_is_promised_less_than_they_grant(tmp_path: Path) -> None:
+    """However many different ε and δ there are."""
+    rng = np.random.default_rng(0)
+    each = pp.Budgets(rng.uniform(0.1, 5, 200), delta=10 ** rng.uniform(-6, -4, 200), person=np.arange(200))
+    ledger = private_ledger(tmp_path, each)
+    assert len(ledger.rungs) == 8
+    rungs = [ledger.rungs[rung] for rung in ledger.members(np.arange(200)).rung]
+    assert (np.array([rung.epsilon for rung in rungs]) <= each.epsilon).all()
+    assert (np.array([rung.delta for rung in rungs]) <= each.delta).all()
 
 
 def test_rows_of_changed_data_are_no_new_people(tmp_path: Path) -> None:

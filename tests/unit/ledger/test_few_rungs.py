@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import privypurse as pp
-from privypurse.queries.few_rungs import required_rung, rung_within, rungs_for
+from privypurse.ledger.few_rungs import required_rung, rung_within, rungs_for
 
 EPSILONS = st.lists(st.floats(0.01, 20.0), min_size=1, max_size=40)
 
