@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -218,3 +219,50 @@ def test_of_two_plans_the_first_one_stays(ledger, tmp_path):
     assert not keep(two, tmp_path / "kept", config.plan)
     assert kept(tmp_path / "kept", config.plan, budgets).digest() == one.digest()
     assert [file.name for file in (tmp_path / "kept").iterdir()] == ["planned.json"]
+
+
+def begun_and_killed(told: int, after: float) -> bool:
+    """The command in a process that tells each step as it is released; whether it came to its end before the kill."""
+    child = os.fork()
+    if not child:
+        release = PrivateRun.release
+
+        def released(run: PrivateRun) -> None:
+            release(run)
+            os.write(told, b"%d\n" % run.steps_taken)
+            time.sleep(0.02)
+
+        PrivateRun.release = released
+        os._exit(cli.main(["train", "config.toml"]))
+    deadline = time.monotonic() + after
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            assert os.WEXITSTATUS(status) == 0
+            return True
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_again_and_again_releases_no_step_twice(ledger):
+    Path("config.toml").write_text(Path("config.toml").read_text().replace("steps = 20", "steps = 200"))
+    rng = np.random.default_rng(0)
+    read, told = os.pipe()
+    kills = 0
+    while not begun_and_killed(told, rng.uniform(0, 4) if kills < 8 else 300):
+        kills += 1
+    os.close(told)
+    with os.fdopen(read) as file:
+        released = [int(line) for line in file]
+    assert kills > 2
+    assert len(set(released)) == len(released) > 20
+    (run,) = ledger.runs()
+    assert run.settled is not None
+    assert ledger.begun(run.run_id).count == 200
+    assert not ledger.verify().problems
+    plan = pp.Plan.load("run/plan.json").applied_to(IDS)
+    want = np.array([[step_cost(rate, 3.0, rung.order) for rung in ledger.rungs] for rate in plan.rates])
+    assert (charged(ledger, IDS) >= len(released) * want * (1 - 1e-9)).all()

@@ -11,6 +11,7 @@ import histories
 import numpy as np
 import pytest
 import sqlalchemy as sa
+import working_copies
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from hypothesis import HealthCheck, Phase, settings
@@ -152,3 +153,10 @@ def test_histories(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_killed_two_hundred_times(url: str) -> None:
     pp.Ledger.create(url, [(8.0, 1e-5)], key=crashes.KEY)
     crashes.survive(url, 200)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_step_is_released_twice_from_copies_of_a_folder(ledger: pp.Ledger, seed: int) -> None:
+    released = working_copies.history(ledger, seed)
+    assert len(set(released)) == len(released)
+    assert ledger.verify().problems == []

@@ -206,3 +206,34 @@ def test_of_a_run_that_nobody_counted_everything_is_charged(world, monkeypatch):
     (world.path / "run" / "steps").unlink()
     assert recover(world.path / "run", world.ledger) == STEPS
     assert world.paid_for(STEPS)
+
+
+def test_the_ordinary_loop_is_handed_its_steps_too(world):
+    data = TensorDataset(torch.randn(N, 3), torch.randint(0, 2, (N,)))
+    (world.path / "own").mkdir()
+
+    def loop(steps: int) -> int:
+        inner = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+        options: dict[str, Any] = {"person": IDS, "ledger": world.ledger, "journal": world.path / "own" / "journal"}
+        model, optimizer, loader = pp.make_private(inner, optimizer, data, world.plan, **options)
+        first = optimizer.steps_taken
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if optimizer.steps_taken == steps:
+                break
+        if optimizer.steps_taken < STEPS:
+            optimizer.close()
+        return first
+
+    assert loop(3) == 0
+    (run,) = world.ledger.runs()
+    assert world.ledger.begun(run.run_id).count == 3
+    world.copy("own", "copy")
+    assert loop(5) == 3
+    shutil.rmtree(world.path / "own")
+    world.copy("copy", "own")
+    with pytest.raises(pp.InvalidInput, match="went on elsewhere"):
+        loop(STEPS)
