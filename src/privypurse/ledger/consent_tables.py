@@ -99,15 +99,16 @@ class Consents:
             differs |= np.asarray(said != np.array(None), dtype=bool) & np.asarray(said != was, dtype=bool)
         return differs
 
-    def difference(self, connection: Connection, lifetime: Lifetime, key: Key) -> Difference:
+    def applied(self, connection: Connection, lifetime: Lifetime, key: Key, *, write: bool) -> Difference:
+        """What the table changes; recorded, in the caller's transaction, if ``write`` says so."""
         texts, masks = self._sorted_out(connection, lifetime, key)
+        if write:
+            self._write(connection, lifetime, key, masks)
         named = {name: tuple(texts[place] for place in np.flatnonzero(mask)) for name, mask in masks.items()}
         unchanged = len(named.pop("unchanged"))
         return Difference(**named, unchanged=unchanged)
 
-    def write(self, connection: Connection, lifetime: Lifetime, key: Key) -> None:
-        """Record the changes; in the caller's transaction, all or none."""
-        _, masks = self._sorted_out(connection, lifetime, key)
+    def _write(self, connection: Connection, lifetime: Lifetime, key: Key, masks: dict[str, AnyArray]) -> None:
         for joining, names in ((True, ("joining", "returning")), (False, ("raising", "lowering", "renewing"))):
             wanted = np.flatnonzero(np.logical_or.reduce([masks[name] for name in names]))
             for number, some in consents.groups(self.which[wanted]):

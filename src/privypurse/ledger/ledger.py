@@ -129,10 +129,7 @@ class Ledger(OpenLedger):
         rows = read_consents(table, person, epsilon, purpose, recorded_by, returning)
         key = keys.required(self._key)
         with self._reading() if dry_run else self._writing() as connection:
-            difference = rows.difference(connection, self.lifetime, key)
-            if not dry_run:
-                rows.write(connection, self.lifetime, key)
-        return difference
+            return rows.applied(connection, self.lifetime, key, write=not dry_run)
 
     def members(self, ids: Any) -> Members:
         """People by id, as numbers. Unknown and doubled ids are errors; who has withdrawn is not."""
