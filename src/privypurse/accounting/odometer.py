@@ -14,6 +14,7 @@ import numpy as np
 from privypurse._validate import integer, one_of
 from privypurse.accounting import sampled_gaussian, trajectories
 from privypurse.accounting.accountant import ROUND_UP, Progress
+from privypurse.accounting.lasting_step_filter import LastingStepFilter, sooner
 from privypurse.accounting.pld import PLD
 from privypurse.accounting.rdp import ORDERS, epsilon_from_rdp
 from privypurse.accounting.releases import SampledGaussian
@@ -96,6 +97,8 @@ class Odometer:
         self.level_of, self.grid_size = level_of, integer(grid_size, "grid_size", most=65_535)
         self.reading = Reading.EXACT if exact else Reading.ESTIMATE
         self.purses = purses
+        self.lasting: LastingStepFilter | None = None
+        """What a ledger has reserved, beside the purses of the run itself."""
         people = level_of.size
         self._rows = np.arange(people, dtype=np.int64) * (grid_size + 1)
         self._counts = np.zeros(people * (grid_size + 1), dtype=np.uint32)
@@ -129,7 +132,15 @@ class Odometer:
             whole = np.where(norms >= 0, np.minimum(np.ceil(norms * self.grid_size), self.grid_size), self.grid_size)
         self.grid_norm, self._filtering = whole.astype(np.uint16), filtering
         if filtering and self.purses is not None:
-            self.allowed, self.last = self.purses.affordable(self.grid_norm)
+            found = self.purses.affordable(self.grid_norm)
+            if self.lasting is not None:
+                found = sooner(found, self.lasting.affordable(self.counts, self.grid_norm))
+            self.allowed, self.last = found
+
+    def leave_out(self, who: AnyArray) -> None:
+        """These people (a mask) contribute nothing from now on, and pay nothing; norms of theirs have to be 0."""
+        self.settle()
+        self.grid_norm, self.last = np.where(who, 0, self.grid_norm), np.where(who, 0, self.last)
 
     def advance(self, steps: int = 1) -> None:
         """So many steps more are taken. Everyone is charged for them, drawn or not."""

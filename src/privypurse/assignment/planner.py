@@ -93,7 +93,7 @@ def _made(
 ) -> Plan:
     shape = calibrator.shape
     if ledger is not None:
-        under_ledger.require_ledger(ledger, budgets, method, shape)
+        under_ledger.require_ledger(ledger, budgets, method, shape, at_most)
     if at_most is not None:
         if ledger is None:
             raise InvalidInput(
@@ -109,7 +109,7 @@ def _made(
             decided = _decided(method, levels, calibrator)
             remarks = _remarks(decided, levels, shape)
         else:
-            made = under_ledger.assigned(method, budgets, calibrator, ledger, at_most)
+            made = under_ledger.assigned(method, budgets, calibrator, ledger, at_most, _decided)
             decided, levels, level_of, under = made.decided, made.levels, made.level_of, made.under
             remarks = []  # expected draws follow from what people have left (rule 15)
     except InfeasibleBudget as error:
@@ -132,15 +132,18 @@ def _table(levels: Levels, decided: Assignment) -> LevelTable:
     return LevelTable(epsilon=levels.epsilon, delta=levels.delta, **columns)
 
 
-def _decided(method: Method, levels: Levels, calibrator: Calibrator) -> Assignment:
-    """What the method assigns. With extra steps a share of δ is kept for the filter that follows (rule 5)."""
+def _decided(method: Method, levels: Levels, calibrator: Calibrator, drawn: bool = False) -> Assignment:
+    """What the method assigns. With extra steps a share of δ is kept for the filter that follows (rule 5).
+
+    ``drawn``: people are drawn at rates of their own, and whether all of these are 1 may not decide anything.
+    """
     shape = calibrator.shape
     if not shape.extra_steps:
         return method.assign(levels, calibrator)
     kept_back = replace(levels, delta=levels.delta * FIXED_SHARE)
     decided = None
     # People who are in every step are filtered by Gaussian DP, which needs no δ of its own.
-    if shape.noise_multiplier is None and shape.batch_size == levels.total:
+    if shape.noise_multiplier is None and shape.batch_size == levels.total and not drawn:
         decided = method.assign(levels, calibrator)
     if decided is None or not in_every_step(decided.rate):
         decided = method.assign(kept_back, calibrator)

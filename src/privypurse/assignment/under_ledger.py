@@ -21,6 +21,7 @@ from privypurse.budgets import Budgets
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans.price_list import PriceList
+from privypurse.plans.reserved_shares import ReservedShares
 from privypurse.plans.training_shape import TrainingShape
 from privypurse.plans.under_ledger import Own, PlannedUnderLedger
 
@@ -35,7 +36,9 @@ _NO_IDS = (
 _COARSE = 14  # one in so many releases is enough to solve by: in between prices are interpolated
 
 
-def require_ledger(ledger: Any, budgets: Budgets, method: Method, shape: TrainingShape) -> None:
+def require_ledger(
+    ledger: Any, budgets: Budgets, method: Method, shape: TrainingShape, at_most: float | None
+) -> None:
     """Raise unless such a plan can be made under this ledger."""
     from privypurse.ledger.ledger import Ledger
 
@@ -44,10 +47,15 @@ def require_ledger(ledger: Any, budgets: Budgets, method: Method, shape: Trainin
     if budgets.person is None:
         raise InvalidInput(_NO_IDS)
     _own(method)
-    if shape.extra_steps:
+    if shape.extra_steps and at_most is None:
         raise InvalidInput(
-            "extra_steps is for plans without a ledger: their filter has an order for one run, and under a ledger "
-            "all is charged at orders for life; leave extra_steps out"
+            f"extra_steps is {shape.extra_steps:,} and at_most is not given; a filter lets people go on within what "
+            "is reserved, so say how much that is: at_most=, an ε"
+        )
+    if shape.stop is not None:
+        raise InvalidInput(
+            f"stop is {shape.stop}, for plans without a ledger; with one, give extra_steps and at_most alone: all of "
+            "them are taken, by whoever can pay"
         )
 
 
@@ -73,8 +81,17 @@ class Assigned:
     under: PlannedUnderLedger
 
 
+Decide = Callable[[Method, Levels, Calibrator, bool], Assignment]
+"""What a method assigns these levels, with a share of δ kept for a filter; the last says whether people are drawn."""
+
+
 def assigned(
-    method: Method, budgets: Budgets, calibrator: Calibrator, ledger: Ledger, at_most: float | None
+    method: Method,
+    budgets: Budgets,
+    calibrator: Calibrator,
+    ledger: Ledger,
+    at_most: float | None,
+    decide: Decide,
 ) -> Assigned:
     """What the method assigns within everybody's purse.
 
@@ -84,13 +101,17 @@ def assigned(
     assert budgets.person is not None
     members = ledger.members(budgets.person[budgets.first_record])
     levels, level_of = budgets.levels(at_most)
-    decided, rate = _one_for_all(method, levels, level_of, calibrator, _Purses.public(ledger, members, at_most))
+    purses = _Purses.public(ledger, members, at_most)
+    decided, rate = _one_for_all(method, levels, level_of, calibrator, purses, decide)
     under = PlannedUnderLedger(ledger.id, at_most, members.numbers, _own(method), rate)
     shape = calibrator.shape.with_noise(decided.noise_multiplier)
     prices, allowed = PriceList.of(ledger, shape, under.own, rate), decided.rate
     if under.own is Own.CLIP_NORM:
         allowed = decided.clip_norm / (shape.clip_norm * decided.noise_multiplier)
-    room = np.minimum(ledger.room(members), ledger.caps(prices.charges, at_most)[members.rung.astype(np.int64)])
+    room = np.minimum(ledger.room(members), ledger.caps(prices.charges, at_most)[purses.rung])
+    if shape.extra_steps and at_most is not None:
+        shares = ReservedShares.of(ledger, prices, at_most)
+        room = shares.held(shares.largest(ledger.room(members), purses.rung))
     place = np.minimum(prices.affordable(room), prices.at_most(allowed)[level_of])
     (level, row), of_person = distinct(level_of, place)
     rates, norms = prices.table(row, shape)
@@ -101,25 +122,26 @@ def assigned(
 
 
 def _one_for_all(
-    method: Method, levels: Levels, level_of: IntArray, calibrator: Calibrator, purses: _Purses
+    method: Method, levels: Levels, level_of: IntArray, calibrator: Calibrator, purses: _Purses, decide: Decide
 ) -> tuple[Assignment, float | None]:
     """What each level may have by its ε, with noise solved within public balances; and the one rate, where it is one.
 
     Of a person's own rate or clip norm public balances do not say anything; of one for all they do.
     """
-    alone = _own(method) is Own.PRESENCE
+    alone, drawn = _own(method) is Own.PRESENCE, _own(method) is Own.RATE
     if calibrator.shape.noise_multiplier is None or alone:
         (level, *_), group_of = distinct(level_of, purses.rung, *purses.room.T)
         _, first = np.unique(group_of, return_index=True)
         public = Levels(levels.epsilon[level], levels.delta[level], np.bincount(group_of).astype(np.int64))
-        decided = method.assign(public, _WithinPurses(**vars(calibrator), purses=purses.only(first)))
+        within = _WithinPurses(**vars(calibrator), purses=purses.only(first))
+        decided = decide(method, public, within, drawn)
         if alone:
             each = np.searchsorted(level, np.arange(levels.epsilon.size))  # groups are sorted by level
             rate, norm, capped = decided.rate[each], decided.clip_norm[each], decided.capped[each]
             return replace(decided, rate=rate, clip_norm=norm, capped=capped), float(rate.max())
         calibrator = replace(calibrator, shape=calibrator.shape.with_noise(decided.noise_multiplier))
-    decided = method.assign(levels, calibrator)
-    return decided, None if _own(method) is Own.RATE else float(decided.rate.max())
+    decided = decide(method, levels, calibrator, drawn)
+    return decided, None if drawn else float(decided.rate.max())
 
 
 def _public_note(ledger: Ledger, members: Members, own: Own) -> tuple[str, ...]:

@@ -95,10 +95,19 @@ class PlannedTraining(PlanBase):
         "gdp" where everyone who takes part is in every step: it holds from the first step on, at the whole δ. "rdp"
         where people are drawn: ``steps`` are proved by the plan's accountant at 0.9·δ, and beyond them a person goes
         on only while all that they spent, from the first step on, fits (ε, 0.1·δ) at an order fixed beforehand.
+        Under a ledger they go on, besides, only within what is reserved there, at the orders of all rungs.
         """
         if not self.shape.extra_steps:
             return None
-        return "gdp" if in_every_step(self.levels.rate) else "rdp"
+        return "gdp" if self.full_batch else "rdp"
+
+    @property
+    def full_batch(self) -> bool:
+        """Whether everyone who takes part is in every step.
+
+        Under a ledger rates follow from what people have left, and may not decide what is one for all (rule 15).
+        """
+        return in_every_step(self.levels.rate) if self.ledger is None else self.ledger.rate == 1.0
 
     @property
     def fixed_delta(self) -> FloatArray:

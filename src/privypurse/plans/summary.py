@@ -40,7 +40,8 @@ def facts(plan: PlannedTraining) -> list[str]:
     if plan.filter is not None:
         lines.append(
             f"up to {plan.shape.extra_steps:,} steps may follow, for those whose purse still pays: a filter "
-            f"({plan.filter}) keeps everyone within the ε promised" + _SPLIT[plan.filter]
+            f"({plan.filter}) keeps everyone within the ε promised"
+            + (_SPLIT[plan.filter] if plan.ledger is None else ", and within what is reserved for them for life")
         )
         if plan.shape.stop is not None:
             lines.append(f"they end early by private questions, paid for in the ε certified: {plan.shape.stop}")

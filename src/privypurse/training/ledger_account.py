@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from privypurse.arrays import AnyArray, IntArray, distinct
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.plans import Plan
 from privypurse.plans.plan_base import PlanBase
 from privypurse.plans.price_list import PriceList
+from privypurse.plans.reserved_shares import ReservedShares
 from privypurse.training.begun_steps import BegunSteps
 from privypurse.training.individual.lifetime_charges import lifetime_charges
 from privypurse.training.journal import Journal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger, Reservation
     from privypurse.ledger.people import Members
     from privypurse.training.distributed import Processes
+    from privypurse.training.individual.accounting import Accounting
     from privypurse.training.individual.spending import Spending
 
 STEPS, ROUNDS = "steps", "rounds"
@@ -81,8 +83,6 @@ class Account:
     ``takes_part`` is internal: it follows from what people have left (rule 15).
     """
 
-    _IN_ROUNDS: ClassVar[bool] = False
-
     def __init__(
         self,
         ledger: Ledger,
@@ -112,14 +112,13 @@ class Account:
         assert plan.ledger is not None
         members = ledger.numbered(plan.ledger.numbers)
         present = self._present()
-        remembered = RememberedRun.of(self._journal, ledger, *self._identity(), in_rounds=self._IN_ROUNDS)
+        remembered = RememberedRun.of(self._journal, ledger, *self._identity(), whole=self._whole)
         self.run_id = remembered.run
         known = {run.run_id: run for run in ledger.runs()}.get(self.run_id)
         self._settled = known is not None and known.settled is not None
         self._require_consistent(known is not None)
         if known is None:
-            charges, row_of, cap = self._asked()
-            row = row_of[plan.level_of]
+            charges, row, cap = self._asked(members)
             self._require_payable(members, charges, row, cap)
             row = np.where(present, row, -1)
             ledger.reserve(self.run_id, members, charges, row, at_most=cap, what="train", purpose=purpose)
@@ -174,21 +173,47 @@ class Account:
     def _identity(self) -> tuple[str, int]:
         """A fingerprint of the plan, and how many steps it has."""
         assert isinstance(self._plan, Plan)
-        return self._plan.digest(), self._plan.steps
+        return self._plan.digest(), self._plan.all_steps
 
-    def _asked(self) -> tuple[IntArray, IntArray, float | None]:
-        """A public table of charges, each level's row of it, and the public cap."""
+    @property
+    def _whole(self) -> bool:
+        """Whether single steps have no price of their own: where a filter lets people go on, one may cost all."""
         assert isinstance(self._plan, Plan)
-        assert self._plan.ledger is not None
-        prices = PriceList.of_plan(self._ledger, self._plan)
-        return prices.charges, prices.rows_of(self._plan), self._plan.ledger.at_most
+        return self._plan.filter is not None
+
+    def _asked(self, members: Members) -> tuple[IntArray, IntArray, float | None]:
+        """A public table of charges, everybody's row of it, and the public cap."""
+        plan, ledger = self._plan, self._ledger
+        assert isinstance(plan, Plan)
+        assert plan.ledger is not None
+        prices, at_most = PriceList.of_plan(ledger, plan), plan.ledger.at_most
+        row = prices.rows_of(plan)[plan.level_of]
+        if plan.filter is None:
+            return prices.charges, row, at_most
+        assert at_most is not None
+        shares = ReservedShares.of(ledger, prices, at_most)
+        share = shares.largest(ledger.room(members), members.rung.astype(np.int64))
+        pays = (row >= 0) & (prices.charges[row] <= shares.held(share)).all(axis=1)  # for the fixed steps at least
+        return shares.charges, np.where(pays, share, -1), at_most
 
     def _require_payable(self, members: Members, charges: IntArray, row: IntArray, at_most: float | None) -> None:
         """Nothing to ask: rates were chosen by what people had left."""
 
     def _charges(self, begun: AnyArray) -> IntArray:
         """[people, columns]: what so many steps cost everybody for whom something is reserved."""
+        if self._whole:
+            return np.where(np.asarray(begun)[:, None] > 0, self._reserved_units(), 0)
         return charges_of_steps(self._reservation, self._identity()[1], begun)
+
+    def _reserved_units(self) -> IntArray:
+        """[people, columns]: what is reserved, in units."""
+        reserved, columns = self._reservation.reserved, self._ledger.lifetime.columns
+        return np.stack(reserved.entry.charged(reserved.values[None], columns), axis=1).astype(np.int64)
+
+    def hold(self, accounting: Accounting) -> None:
+        """Who goes on after the fixed steps goes on within what is reserved for them."""
+        held = self._reserved_units()[self._places] if self._processes.first else np.zeros((0, 0), dtype=np.int64)
+        accounting.hold_to(self._processes.same(held), self._ledger)
 
     def _spread(self) -> None:
         self.takes_part = self._stands[self._places]
@@ -233,7 +258,8 @@ class Account:
             return
         charges = self._charges(np.minimum(self._begun, steps_taken))
         own = None if spending is None else lifetime_charges(spending, self._ledger)
-        if own is not None:
+        if spending is not None and own is not None:
+            self._require_held(own, charges[self._places], spending)
             charges[self._places] = np.minimum(charges[self._places], own)
         table, class_of = distinct(*charges.T)
         handed = self._begun_steps
@@ -241,6 +267,18 @@ class Account:
         self._settled = True
         if handed is not None:
             handed.settled()
+
+    def _require_held(self, own: IntArray, held: IntArray, spending: Spending) -> None:
+        """Raise if a filter let somebody go on beyond what is reserved: then all of it stays reserved.
+
+        Each step's charge is rounded up, that of all fixed steps together once: so many units may be between them.
+        """
+        steps = self._identity()[1]
+        if self._whole and not spending.lost and (own > held + steps)[self.takes_part].any():
+            raise PrivyPurseError(
+                f"run {self.run_id!r} cost somebody more than was reserved for them, so nothing of that comes back; "
+                "this is a bug, please report it"
+            )
 
 
 def charges_of_steps(reservation: Reservation, steps: int, begun: AnyArray) -> IntArray:
@@ -251,9 +289,9 @@ def charges_of_steps(reservation: Reservation, steps: int, begun: AnyArray) -> I
     reserved = reservation.reserved
     columns = reservation.ledger.lifetime.columns
     held = np.stack(reserved.entry.charged(reserved.values[None], columns), axis=1).astype(np.int64)
-    whole, rest = np.divmod(held, steps)
     count = np.asarray(begun, dtype=np.int64)[:, None]
-    return np.asarray(np.minimum(whole * count - (-rest * count // steps), held))
+    each, rest = np.divmod(held, steps)
+    return np.asarray(np.minimum(each * count - (-rest * count // steps), held))
 
 
 def recover(journal: str | Path, ledger: Ledger) -> int:
@@ -281,11 +319,11 @@ def recover(journal: str | Path, ledger: Ledger) -> int:
 def _recovered(remembered: RememberedRun, ledger: Ledger, counted: int | None) -> int:
     """Settle at what the journal and the ledger cannot rule out: without either, at all that was reserved.
 
-    Of rounds too: what the first ones cost without the others only the schedule tells.
+    Of rounds too, and where a filter let people go on: what the first steps cost alone is not known here.
     """
     handed = ledger.begun(remembered.run)
     known = [count for count in (counted, None if handed is None else handed.count) if count is not None]
-    if not known or remembered.in_rounds:
+    if not known or remembered.whole:
         ledger.recover(remembered.run)
         return remembered.steps
     reservation = ledger.reservation(remembered.run)

@@ -80,6 +80,8 @@ class PrivateRun:
             counted = self.steps_taken if self.source.secure else None  # a seeded run takes its steps again
             ledger = Account(ledger, self.plan, self.processes, self._journal_path, purpose, counted)
         self.account = ledger
+        if self.accounting is not None and self.plan.filter is not None:
+            ledger.hold(self.accounting)
         self._leave_out(ledger)
         before, self.steps_taken = self.steps_taken, max(self.steps_taken, ledger.begun)
         if self.accounting is not None and self.steps_taken > before:
@@ -93,6 +95,8 @@ class PrivateRun:
     def _leave_out(self, account: Account) -> None:
         taking_part = torch.as_tensor(np.append(account.takes_part, False), device=self.device)
         self.setup.clip_norms.mul_(taking_part)  # in place, as a captured graph needs it
+        if self.accounting is not None:
+            self.accounting.leave_out(account.takes_part)
 
     @property
     def rates(self) -> FloatArray:

@@ -26,8 +26,8 @@ class RememberedRun:
     steps: int
     holders: tuple[str, ...] = ()
     """To whom the ledger handed its steps: the latest one here, and who was about to be when a process died."""
-    in_rounds: bool = False
-    """Whether it is a schedule's, whose steps have no price of their own."""
+    whole: bool = False
+    """Whether its steps have no price of their own: those of a schedule, and those that a filter decides about."""
 
     @classmethod
     def read(cls, journal: Path) -> RememberedRun | None:
@@ -38,22 +38,18 @@ class RememberedRun:
         try:
             said = json.loads(file.read_text("utf-8"))
             ledger, run, plan = (str(said[name]) for name in ("ledger", "run", "plan"))
-            return cls(
-                ledger, run, plan, int(said["steps"]), tuple(map(str, said["holders"])), bool(said["in_rounds"])
-            )
+            return cls(ledger, run, plan, int(said["steps"]), tuple(map(str, said["holders"])), bool(said["whole"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidInput(
                 f"{file} is damaged, so which run of the ledger this is is not known: {error!r}"
             ) from None
 
     @classmethod
-    def of(
-        cls, journal: Path | None, ledger: Ledger, plan: str, steps: int, *, in_rounds: bool = False
-    ) -> RememberedRun:
+    def of(cls, journal: Path | None, ledger: Ledger, plan: str, steps: int, *, whole: bool = False) -> RememberedRun:
         """The run that a journal counts, or a new one, written there before anything is reserved by it."""
         found = None if journal is None else cls.read(journal)
         if found is None:
-            found = cls(ledger.id, f"train-{uuid.uuid4()}", plan, steps, in_rounds=in_rounds)
+            found = cls(ledger.id, f"train-{uuid.uuid4()}", plan, steps, whole=whole)
             if journal is not None:
                 make_folder(journal.parent)
                 found.write(journal)

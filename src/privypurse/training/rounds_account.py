@@ -6,7 +6,7 @@ One hidden coin draws a person for all steps of a round, so its single steps hav
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,8 +31,6 @@ class RoundsAccount(Account):
     Guarantee: that of `Account`, by whole rounds. The schedule follows from budgets alone, so what it costs is
     public, and whether everybody can pay is asked of public balances; real ones are never below.
     """
-
-    _IN_ROUNDS: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -68,6 +66,10 @@ class RoundsAccount(Account):
     def _identity(self) -> tuple[str, int]:
         return self._digest, self._steps
 
+    @property
+    def _whole(self) -> bool:
+        return True  # one coin for all steps of a round
+
     def _until(self) -> IntArray:
         """[rounds + 1, levels, columns]: what the rounds before each cost together, exact up to the ceiling."""
         sums = [np.zeros_like(self._prices[0])]
@@ -75,9 +77,9 @@ class RoundsAccount(Account):
             sums.append(added(sums[-1], price))
         return np.stack(sums)
 
-    def _asked(self) -> tuple[IntArray, IntArray, float | None]:
+    def _asked(self, members: Members) -> tuple[IntArray, IntArray, float | None]:
         assert self._plan.ledger is not None
-        return self._until()[-1], np.arange(self._prices.shape[1]), self._plan.ledger.at_most
+        return self._until()[-1], self._plan.level_of.astype(np.int64), self._plan.ledger.at_most
 
     def _require_payable(self, members: Members, charges: IntArray, row: IntArray, at_most: float | None) -> None:
         """Raise if somebody's grant less public caps does not pay for it. Who has withdrawn does not stop others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,18 +12,22 @@ from torch import Tensor
 
 from privypurse._validate import integer, real
 from privypurse.accounting.filters import Filter
+from privypurse.accounting.lasting_step_filter import LastingStepFilter
 from privypurse.accounting.odometer import Odometer
 from privypurse.accounting.sampled_step_filter import StepFilter
-from privypurse.arrays import AnyArray, FloatArray
+from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.errors import InvalidInput
-from privypurse.plans.level_table import in_every_step
 from privypurse.training.gradients.clipping import MARGIN
 from privypurse.training.individual.early_stopping import EarlyStopping
+from privypurse.training.individual.lifetime_charges import squares_within, step_units
 from privypurse.training.individual.norm_passes import NormPasses, Right, most_likely
 from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.setup import Setup
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,7 @@ def accounting_of(
     settings, passes = individual or Individual(), NormPasses(setup, records, loss_fn)
     if plan.filter is not None and not settings.exact:
         raise InvalidInput("extra steps need a filter, and a filter needs exact=True: an estimate bounds nothing")
-    # Under a ledger rates follow from what people have left, and may not decide what is one for all (rule 15).
-    if not (in_every_step(plan.levels.rate) if plan.ledger is None else plan.ledger.rate == 1.0):
+    if not plan.full_batch:
         return Sampled(settings, passes)
     if not settings.exact:
         raise InvalidInput("where everyone is in every step the accounting is exact as it is; leave exact=True")
@@ -118,6 +121,14 @@ class Accounting(ABC):
     @abstractmethod
     def charge(self, step: int) -> None:
         """A step is about to be released."""
+
+    @abstractmethod
+    def hold_to(self, held: IntArray, ledger: Ledger) -> None:
+        """Nobody's steps may cost more for life than is held [people, columns], with those beyond the fixed ones."""
+
+    @abstractmethod
+    def leave_out(self, takes_part: AnyArray) -> None:
+        """Who takes no part from now on pays nothing from now on; their clip norm is 0."""
 
     def resumed(self, saved: int, now: int, answers_saved: bool = False) -> None:
         """Go on at step ``now`` from what was known at step ``saved``: charge in full what is not known.
@@ -191,8 +202,18 @@ class Sampled(Accounting):
         # norm of the one step after those.
         self._limits = torch.zeros((3, plan.people + 1), dtype=torch.float64, device=device)
         self._elapsed = torch.zeros((), dtype=torch.int64, device=device)
+        self._takes_part = np.asarray(levels.rate[plan.level_of] > 0)
         self._filtering = False  # whether the last norm pass asked the filter
         self._overdue = False  # whether steps were taken of which nothing is known
+        self._publish()
+
+    def hold_to(self, held: IntArray, ledger: Ledger) -> None:
+        odometer = self.odometer
+        odometer.lasting = LastingStepFilter(step_units(odometer, ledger), held, odometer.level_of)
+
+    def leave_out(self, takes_part: AnyArray) -> None:
+        self._takes_part = self._takes_part & takes_part
+        self.odometer.leave_out(~takes_part)
         self._publish()
 
     def prepare(self, steps_taken: int) -> bool:
@@ -209,10 +230,10 @@ class Sampled(Accounting):
     def _measure(self, steps_taken: int, filtering: bool) -> None:
         """A norm pass, and what follows from it for the steps to come."""
         self.odometer.settle()
-        taking_part = np.asarray(self._plan.levels.rate[self._plan.level_of] > 0)
+        taking_part = self._takes_part
         if filtering:
             assert self.odometer.purses is not None
-            taking_part &= self.odometer.purses.left > 0  # an empty purse needs no norm
+            taking_part = taking_part & (self.odometer.purses.left > 0)  # an empty purse needs no norm
         norms = self._passes.norms(steps_taken, np.flatnonzero(taking_part))
         room = self._settings.headroom if self._settings.exact else 1.0
         self.odometer.new_norms(room * norms / self._plan.levels.clip_norm[self._plan.level_of], filtering=filtering)
@@ -301,6 +322,13 @@ class FullBatch(Accounting):
         self._total = torch.as_tensor(each, device=passes.setup.device)
         self._spent = torch.zeros_like(self._total)
         self._pending = torch.zeros_like(self._total)
+
+    def hold_to(self, held: IntArray, ledger: Ledger) -> None:
+        most = torch.as_tensor(squares_within(held, ledger) * self._deviation**2, device=self._total.device)
+        self._total[:-1] = torch.minimum(self._total[:-1], most)
+
+    def leave_out(self, takes_part: AnyArray) -> None:
+        pass  # whose clip norm is 0 is charged 0
 
     def prepare(self, steps_taken: int) -> bool:
         if self._plan.filter is None or steps_taken < self._plan.steps:
