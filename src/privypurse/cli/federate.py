@@ -95,22 +95,23 @@ def _in_one_process(options: argparse.Namespace, setting: Setting, console: Cons
     from privypurse.training.devices import device_of
 
     federation = silos.federation(options.data, device=str(device_of(options.device)))
-    granted = silos.granted_in(federation, options.preferences, 0)
+    granted, purses = silos.granted_in(federation, options.preferences, 0), _purses(options)
     with bar(console, "noise and rates", patience=0.0) as report:
         report(0, setting.rounds)
-        terms = federation_run.terms_of(setting, federation, adversary=options.adversary)
+        terms = federation_run.terms_of(setting, federation, adversary=options.adversary, purses=purses)
 
         def told(number: int, accuracy: float) -> None:
             report(number, setting.rounds, f"{accuracy:.1f} %")
 
-        return federation_run.run(federation, terms, granted, purses=_purses(options), told=told)
+        return federation_run.run(federation, terms, granted, purses=purses, told=told)
 
 
 def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:
     need("federate --flower", "flwr", extra="federated")
     from privypurse.federated import engine, federation_run, silos
 
-    terms = federation_run.terms_of(setting, silos.federation(options.data), adversary=options.adversary)
+    federation, purses = silos.federation(options.data), _purses(options)
+    terms = federation_run.terms_of(setting, federation, adversary=options.adversary, purses=purses)
 
     def told(number: int, outcome: Aggregated) -> None:
         console.print(f"round {number} of {terms.rounds}: {len(outcome.used)} answers")
@@ -118,7 +119,6 @@ def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) 
     console.print("starting Flower's simulation engine, one process for each silo", style="dim")
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.out or Path(temporary)
-        purses = _purses(options)
         return engine.run(options.data, options.preferences, terms, folder, seed=0, purses=purses, told=told)
 
 
@@ -170,7 +170,7 @@ def _show_ledgers(trial: Trial, options: argparse.Namespace, console: Console) -
     one = trial.clients[0].name
     console.print(
         f"Charged for life to the silos' own ledgers in {as_it_is(str(options.ledgers))}, at most {most}, at the "
-        "orders that hold for every use: rates are smaller than the terms' table gives. The ε above are this "
+        "orders that hold for every use, with more noise than one training alone would need. The ε above are this "
         "training's alone; what people paid in all is in their receipts. "
         f"privypurse ledger runs --ledger sqlite:///{as_it_is(str(options.ledgers / one / 'purses.db'))} lists "
         "trainings.\n",

@@ -82,16 +82,25 @@ class Trial:
 
 
 def terms_of(
-    setting: Setting, federation: Federation, *, adversary: str = "server", epsilon: float | None = None
+    setting: Setting,
+    federation: Federation,
+    *,
+    adversary: str = "server",
+    epsilon: float | None = None,
+    purses: Purses | None = None,
 ) -> Terms:
-    """Terms with the noise at which ``epsilon`` (default: the reference) buys the rate of ordinary training."""
+    """Terms with the noise at which ``epsilon`` (default: the reference) buys the rate of ordinary training.
+
+    With ``purses``, for life: of a purse of that ε, or of the training's public cap if that is less.
+    """
     fixed = asdict(setting)
     reference = fixed.pop("reference")
     clients = len(federation.silos)
     terms = Terms(**fixed, noise_multiplier=1.0, clients=clients, adversary=adversary)  # its noise is to be solved
-    return terms.with_noise_for(
-        reference if epsilon is None else epsilon, min(1.0, setting.batch_size / (federation.records / clients))
-    )
+    if epsilon is None:
+        epsilon = reference if purses is None or purses.at_most is None else min(reference, purses.at_most)
+    rate = min(1.0, setting.batch_size / (federation.records / clients))
+    return terms.with_noise_for(epsilon, rate, for_life=purses is not None)
 
 
 def run(

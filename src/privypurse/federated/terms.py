@@ -16,6 +16,7 @@ from privypurse._validate import integer, one_of, real
 from privypurse.accounting import CertifiedTable, ClientSampled, Progress, Release, SampledGaussian, accountant_named
 from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput
+from privypurse.ledger.lifetime import Lifetime
 from privypurse.plans import TrainingShape
 
 ADVERSARIES = ("server", "public")
@@ -79,8 +80,11 @@ class Terms:
         hint = "a client cannot join more rounds than there are"
         object.__setattr__(self, "most_joined", integer(most, "most_joined", most=self.rounds, hint=hint))
 
-    def with_noise_for(self, epsilon: float, rate: float) -> Terms:
+    def with_noise_for(self, epsilon: float, rate: float, *, for_life: bool = False) -> Terms:
         """These terms with the least noise at which a record that grants ``epsilon`` may be drawn at ``rate``.
+
+        With ``for_life``, at which a purse of that ε in a client's ledger pays for it, at its order for life: more
+        noise than the terms' accountant asks for. Choose the smallest ε whose owners are to take part.
 
         A way to choose the noise without looking at budgets: what would a record with a public reference ε, such as
         1, have to be worth? At the rate of ordinary training, batch size / records of a client, everybody with that ε
@@ -91,6 +95,8 @@ class Terms:
 
         def excess(log_noise: float) -> float:
             tried = replace(self, noise_multiplier=float(np.exp(log_noise)))
+            if for_life:
+                return tried.share_of_purse(epsilon, rate) - 1
             return float(tried.certified(np.array([rate]))[0]) - epsilon
 
         low, high = -3.0, 8.0
@@ -101,6 +107,14 @@ class Terms:
             )
         solved = optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4
         return replace(self, noise_multiplier=float(np.exp(solved)))
+
+    def share_of_purse(self, epsilon: float, rate: float) -> float:
+        """How much of a purse (ε, δ) for life, with the δ of these terms, a record drawn at ``rate`` takes."""
+        purse = Lifetime.of([(epsilon, self.delta)])
+        against = [self.joined(rate, self.cap)]
+        if self.adversary == "public":
+            against.append(self.seen(rate, self.rounds))
+        return float(purse.charges_of(against).min()) / purse.rungs[0].limit
 
     @property
     def cap(self) -> int:

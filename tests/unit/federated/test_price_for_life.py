@@ -39,6 +39,17 @@ def test_the_rate_is_the_largest_that_its_purse_pays_for(name: str, epsilon: flo
     assert steps * step_cost(float(larger[0]), terms.noise_multiplier, order) > held * (1 - 1e-6)
 
 
+@pytest.mark.parametrize(("epsilon", "order"), [(0.1, 115), (0.5, 28), (1.0, 16)])
+def test_noise_for_life_is_the_least_that_a_purse_pays_for(epsilon: float, order: int) -> None:
+    """Also for ε = 0.1, whose owners the terms' own noise leaves out."""
+    terms, rate = PLANNED["adult, 2 rounds"], 0.0071 * epsilon / 0.1
+    held = epsilon - math.log1p(-1 / order) + (math.log(terms.delta) + math.log(order)) / (order - 1)
+    noise = terms.with_noise_for(epsilon, rate, for_life=True).noise_multiplier
+    assert noise > terms.with_noise_for(epsilon, rate).noise_multiplier
+    for tried, pays in ((noise, True), (noise * 0.999, False)):
+        assert (40 * step_cost(rate, tried, order) <= held) == pays
+
+
 def test_the_page_has_every_line() -> None:
     page = PAGE.read_text(encoding="utf-8")
     missing = [line for line in price_for_life() if line not in page]
