@@ -45,7 +45,8 @@ def made_private(folder: Path, given: Given) -> None:
 
 def in_rounds(folder: Path, given: Given) -> None:
     less = pp.Budgets(np.full(40, 1.0), delta=1e-5, person=IDS)
-    schedule = pp.rounds.schedule(less, PdpSgd(rounds=1), epochs=1, batch_size=20, accountant="rdp")
+    shape = {"epochs": 1, "batch_size": 20, "accountant": "rdp"}
+    schedule = pp.rounds.schedule(less, PdpSgd(rounds=1), **shape, ledger=given.get("ledger"))
     new_optimizer = lambda model: torch.optim.SGD(model.parameters(), lr=0.1)  # noqa: E731
     pp.rounds.train(lambda: torch.nn.Linear(3, 2), new_optimizer, DATA, schedule, losses, person=IDS, **given)
 
