@@ -135,9 +135,9 @@ def test_rows_go_on_as_people_beside_the_same_table(capsys):
     assert run(capsys, "query visits.csv count --noise 20")[0] == 0
     code, _, err = run(capsys, "ledger import --purses visits.csv.ledger --table visits.csv --person who")
     assert code == 2
-    assert "move it and its key to another name first" in err
-    Path("visits.csv.ledger").rename("old.ledger")
-    Path("visits.csv.ledger.key").rename("old.ledger.key")
+    assert "move it with its key and anchor to another name first" in err
+    for ending in ("", ".key", ".anchor"):
+        Path(f"visits.csv.ledger{ending}").rename(f"old.ledger{ending}")
     assert run(capsys, "ledger import --purses old.ledger --table visits.csv --person who")[0] == 0
     lines = Path("visits.csv").read_text().splitlines()
     Path("visits.csv").write_text("\n".join([lines[0], *lines[:0:-1], "fay,33,5,2"]) + "\n")

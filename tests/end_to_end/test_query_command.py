@@ -137,7 +137,7 @@ def test_ids_are_the_same_people_whether_or_not_one_epsilon_is_for_all(capsys, t
 
 def test_new_purses_are_told_once(capsys, people):
     out = run(capsys, "people.csv count --noise 20")[1]
-    assert "new purses for 400 people\nspending is kept in people.csv.ledger; keep it and its key" in out
+    assert "new purses for 400 people\nspending is kept in people.csv.ledger; keep it, its key" in out
     assert "new purses" not in run(capsys, "people.csv count --noise 20")[1]
     persons = len(set(people["who"].to_pylist()))
     line = "people.parquet --epsilon 1 --person who histogram city --categories Oslo,Bergen --noise 20"
@@ -274,7 +274,7 @@ def test_a_ledger_that_is_gone_between_two_questions_is_not_begun_anew(capsys, p
     Path("people.csv.ledger").rename("elsewhere")
     code, out, err = run(capsys, "people.csv count --noise 20")
     assert (code, out) == (2, "")
-    assert "Put it back" in err
+    assert "missing beside its anchor" in err
     Path("elsewhere").rename("people.csv.ledger")
     assert run(capsys, "people.csv count --noise 20")[0] == 0
     assert len(opened(Path("people.csv.ledger")).runs()) == 2

@@ -72,8 +72,8 @@ def _ledger(options: argparse.Namespace, table: dict[str, AnyArray], budgets: pp
     private = private_path(options.table)
     if private.exists() and private.samefile(options.purses):
         raise pp.InvalidInput(
-            f"--purses {options.purses} is the private ledger of {options.table} itself; to go on by id, move it and "
-            "its key to another name first, such as old.ledger and old.ledger.key"
+            f"--purses {options.purses} is the private ledger of {options.table} itself; to go on by id, move it "
+            "with its key and anchor to another name first: old.ledger, old.ledger.key and old.ledger.anchor"
         )
     if options.dry_run:
         return opened(private) if private.exists() else None

@@ -34,8 +34,8 @@ the question touches pays for it out of their own purse: their privacy loss over
 says who is missing, or how many.
 
 The table is a .csv or .parquet file with one row for each record. What has been spent is kept in a ledger of its own
-beside it (people.csv.ledger, and its key people.csv.ledger.key), so that questions of today and tomorrow add up. Keep
-both as long as the data: a new ledger would fill everybody's purse again. With --person, the column of ids, a purse
+beside it (people.csv.ledger, its key and its anchor), so that questions of today and tomorrow add up. Keep all three
+as long as the data: a new ledger would fill everybody's purse again. With --person, the column of ids, a purse
 is a person's: rows may be edited and come in another order, and who is new joins. Without it a purse is that of a
 row, by its number, and a table that has changed since is refused.
 
@@ -169,7 +169,7 @@ def _show_where(kept: Kept, options: argparse.Namespace, console: Console) -> No
     if ledger_is_named(options):
         where = f"the ledger {kept.ledger.id}, where it stays for life"
     else:
-        where = f"{private_path(Path(options.table))}; keep it and its key as long as the data"
+        where = f"{private_path(Path(options.table))}; keep it, its key and its anchor as long as the data"
     if kept.news:
         console.print(as_it_is(kept.news), soft_wrap=True)
     console.print(f"spending is kept in {as_it_is(where)}", soft_wrap=True)

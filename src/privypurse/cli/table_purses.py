@@ -138,7 +138,8 @@ def refuse_earlier(options: argparse.Namespace, table: Path, ledger: pp.Ledger |
 
 def _refuse_private(options: argparse.Namespace, private: Path, ledger: pp.Ledger) -> None:
     """Raise where questions about this table were charged to its private ledger, and would not be added up."""
-    from privypurse.queries.table_ledger import DATA_SET, identity_of, key_of, opened, url_of
+    from privypurse.ledger.private import Place, url_of
+    from privypurse.queries.table_ledger import DATA_SET, identity_of, opened
 
     if not private.exists():
         return
@@ -148,7 +149,7 @@ def _refuse_private(options: argparse.Namespace, private: Path, ledger: pp.Ledge
     way = (
         f"Move them: {import_command(options, private)}"
         if DATA_SET in identity_of(own)
-        else f"Go on with it: --ledger {url_of(private)} --key {key_of(private)}"
+        else f"Go on with it: --ledger {url_of(private)} --key {Place.at(private).key}"
     )
     raise pp.InvalidInput(
         f"{private} is this table's own ledger, and what was charged there is not in the one that is named: ε's of "

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
-from privypurse._storage import lock, make_folder, synchronise_folder
+from privypurse._storage import lock, make_folder, resolved, synchronise_folder
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import Budgets
 from privypurse.budgets.person_ids import texts_of
@@ -18,8 +22,33 @@ from privypurse.ledger.few_rungs import required_rung, rungs_for
 from privypurse.ledger.ledger import Ledger
 from privypurse.ledger.lifetime import MOST_RUNGS
 
-FILE, KEY, ANCHOR = "purses.db", "purses.key", "purses.anchor"
 _NEWLY_MADE = 2  # entries: that it was made, and who joined
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a private ledger lies: its file, and beside it its key and its anchor, all for their owner's eyes.
+
+    Whoever may read this folder holds the people's data anyway. The anchor tells an older copy of the file alone, not
+    of the whole folder.
+    """
+
+    file: Path
+    key: Path
+    anchor: Path
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Place:
+        return cls(folder / "purses.db", folder / "purses.key", folder / "purses.anchor")
+
+    @classmethod
+    def at(cls, file: Path) -> Place:
+        return cls(file, file.with_name(f"{file.name}.key"), file.with_name(f"{file.name}.anchor"))
+
+
+def url_of(path: Path) -> str:
+    """The address of a SQLite ledger in this file."""
+    return f"sqlite:///{quote(str(path))}"
 
 
 def private_ledger(
@@ -33,31 +62,28 @@ def private_ledger(
 
     ``by_row`` says that ids are rows of a data set (`row_ids`) and not people: nobody joins later, for a row of
     changed data would be a new person with a full purse.
-
-    Key and anchor lie beside the ledger, all of it for its owner's eyes: whoever may read this folder holds the
-    people's data anyway. The anchor tells an older copy of the ledger alone, not of the whole folder.
     """
     if budgets.person is None:
         raise InvalidInput("a ledger knows people by id, and budgets have none; give Budgets(…, person=ids)")
-    home, first = Path(folder), budgets.first_record
+    place, first = Place.in_folder(Path(folder)), budgets.first_record
     ids, epsilon, delta = budgets.person[first], budgets.epsilon[first], budgets.delta[first]
     try:
-        make_folder(home)
-        if not (home / FILE).exists():
-            _make(home, ids, epsilon, delta, adversary, purpose)
+        make_folder(Path(folder))
     except OSError as error:
-        raise InvalidInput(f"{home} cannot hold a ledger: {error}") from None
-    ledger = _opened(home)
+        raise InvalidInput(f"{folder} cannot hold a ledger: {error}") from None
+    if not place.file.exists():
+        make(place, budgets, adversary=adversary, purpose=purpose)
+    ledger = opened(place)
     ledger.require_terms(adversary=adversary)
     new = _strangers(ledger, ids)
     if new.any():
         if by_row:
             raise InvalidInput(
-                f"{home / FILE} was made for other rows than these {ids.size:,}: records without ids are known by "
+                f"{place.file} was made for other rows than these {ids.size:,}: records without ids are known by "
                 "their place in data that never change. Put the data back as they were; for data that change, give "
                 "each person an id and take another folder, and mind that everybody's ε is spent again"
             )
-        ledger.join(ids[new], _on_rungs(ledger, ids[new], epsilon[new], delta[new]), purpose=purpose)
+        ledger.join(ids[new], on_rungs(ledger, ids[new], epsilon[new], delta[new]), purpose=purpose)
     return ledger
 
 
@@ -66,44 +92,61 @@ def row_ids(fingerprint: str, records: int) -> AnyArray:
     return np.array([f"row {number} of {fingerprint}" for number in range(records)])
 
 
-def _make(home: Path, ids: AnyArray, epsilon: FloatArray, delta: FloatArray, adversary: str, purpose: str) -> None:
-    """A ledger with its people, there as a whole or not at all."""
-    if (home / ANCHOR).exists():
-        raise InvalidInput(
-            f"{home / FILE} is missing beside its anchor, and with it what was spent; put it back. In another folder "
-            "everybody's ε is spent again"
-        )
-    beside, folder = home / f".{FILE}.{secrets.token_hex(8)}", os.open(home, os.O_RDONLY)
+def make(place: Place, budgets: Budgets, *, adversary: str = "server", purpose: str = "", about: str = "") -> None:
+    """A ledger with the people of the budgets, rows by number where they have no ids; as a whole or not at all.
+
+    Nothing where somebody else was quicker. One that is missing beside its anchor is not begun anew.
+    """
     try:
-        lock(folder, f"somebody else is making {home / FILE}; try again")
-        if (home / FILE).exists():
-            return
-        made = Ledger.create(
-            f"sqlite:///{beside.resolve()}",
-            rungs_for(epsilon, delta, MOST_RUNGS),
-            adversary=adversary,
-            key=home / KEY,
+        with _alone(place) as beside:
+            if beside is None:
+                return
+            first = budgets.first_record
+            ids = first if budgets.person is None else budgets.person[first]
+            epsilon, delta = budgets.epsilon[first], budgets.delta[first]
+            rungs = rungs_for(epsilon, delta, MOST_RUNGS)
+            made = Ledger.create(url_of(beside), rungs, adversary=adversary, about=about, key=place.key)
+            made.join(ids, on_rungs(made, ids, epsilon, delta), purpose=purpose)
+            os.rename(beside, place.file)
+            synchronise_folder(place.file.parent)
+    except OSError as error:
+        raise InvalidInput(
+            f"the ledger {place.file} cannot be made: {error.strerror or error}; it needs a folder that can be "
+            "written to"
+        ) from None
+
+
+@contextmanager
+def _alone(place: Place) -> Iterator[Path | None]:
+    """Another name to make the ledger under, while nobody else makes it; None if it is there."""
+    if place.anchor.exists():
+        raise InvalidInput(
+            f"{place.file} is missing beside its anchor, and with it what was spent; put it back. A new one would "
+            "fill everybody's purse again"
         )
-        made.join(ids, _on_rungs(made, ids, epsilon, delta), purpose=purpose)
-        os.rename(beside, home / FILE)
-        synchronise_folder(home)
+    beside = place.file.with_name(f".{place.file.name}.{secrets.token_hex(8)}")
+    folder = os.open(place.file.parent, os.O_RDONLY)
+    try:
+        lock(folder, f"somebody else is making {place.file}; try again")
+        yield None if place.file.exists() else beside
     finally:
         os.close(folder)
         for ending in ("", "-wal", "-shm"):
             Path(f"{beside}{ending}").unlink(missing_ok=True)
 
 
-def _opened(home: Path) -> Ledger:
-    url, key = f"sqlite:///{(home / FILE).resolve()}", home / KEY
-    if not (home / ANCHOR).exists():
-        ledger = Ledger.open(url, key)
+def opened(place: Place) -> Ledger:
+    """A private ledger that there is, against its anchor."""
+    file = resolved(place.file)
+    if not place.anchor.exists():
+        ledger = Ledger.open(url_of(file), place.key)
         if ledger.show().entries > _NEWLY_MADE:
             raise InvalidInput(
-                f"{home / ANCHOR} is missing, by which an older copy of {FILE} would be told; put it back, or write "
-                "it anew with Ledger.write_anchor if this is the latest copy for certain"
+                f"{place.anchor} is missing, by which an older copy of {place.file} would be told; put it back, or "
+                "write it anew with Ledger.write_anchor if this is the latest copy for certain"
             )
-        ledger.write_anchor(home / ANCHOR)
-    return Ledger.open(url, key, anchor=home / ANCHOR)
+        ledger.write_anchor(place.anchor)
+    return Ledger.open(url_of(file), place.key, anchor=place.anchor)
 
 
 def _strangers(ledger: Ledger, ids: AnyArray) -> AnyArray:
@@ -113,7 +156,7 @@ def _strangers(ledger: Ledger, ids: AnyArray) -> AnyArray:
         return np.asarray(people.numbers_of(connection, keyed) < 0)
 
 
-def _on_rungs(ledger: Ledger, ids: AnyArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
+def on_rungs(ledger: Ledger, ids: AnyArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
     """Each (ε, δ) rounded down to the ε of a rung."""
     rungs = [(rung.epsilon, rung.delta) for rung in ledger.rungs]
     return np.array([one for one, _ in rungs])[required_rung(rungs, epsilon, delta, texts_of(ids))]

@@ -1,29 +1,25 @@
-"""Purses that last beside a table: a ledger of its own, made with the first question and used by all later ones.
+"""Purses that last beside a table: a private ledger, made with the first question and used by all later ones.
 
-The ledger is a SQLite file, and its key lies beside it: the table, in the same folder, names everybody anyway, so a
-key elsewhere would hide nothing. Both are for their owner's eyes. The file alone, in a backup, names nobody.
+Its key and its anchor lie beside it: the table, in the same folder, names everybody anyway, so a key elsewhere would
+hide nothing. The file alone, in a backup, names nobody, and an older copy of it is told by the anchor.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import numpy as np
 
-from privypurse._storage import replace_text, resolved, synchronise_folder
-from privypurse.arrays import AnyArray
+from privypurse._storage import resolved
+from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets.budgets import Budgets
 from privypurse.budgets.person_ids import texts_of
 from privypurse.errors import InvalidInput
-from privypurse.ledger.few_rungs import required_rung, rungs_for
 
 if TYPE_CHECKING:
     from privypurse.ledger.consent_tables import Difference
@@ -46,16 +42,6 @@ class Kept:
     """Who joined, or changed what they allow, now; in numbers. Grants are public input."""
 
 
-def url_of(path: Path) -> str:
-    """The address of a SQLite ledger in this file."""
-    return f"sqlite:///{quote(str(path))}"
-
-
-def key_of(path: Path) -> Path:
-    """Where the key of the private ledger in this file lies."""
-    return path.with_name(f"{path.name}.key")
-
-
 def table_ledger(path: Path, budgets: Budgets, identity: Mapping[str, str]) -> Kept:
     """The ledger in this file, made for these people if there is none.
 
@@ -63,25 +49,28 @@ def table_ledger(path: Path, budgets: Budgets, identity: Mapping[str, str]) -> K
     that was made for another is refused. With ids, who is new joins, and who allows another ε than before is raised
     or lowered to the highest rung within it. Without, rows are known by number, and nobody joins later.
     """
-    whole = resolved(path)
-    news = ""
-    if not whole.exists():
-        _make(whole, budgets, identity)
+    from privypurse.ledger import private  # here, not above: who has no ledger needs no database
+
+    place, news = private.Place.at(resolved(path)), ""
+    if not place.file.exists():
+        private.make(place, budgets, about=json.dumps(dict(identity), sort_keys=True))
         news = f"new purses for {budgets.people:,} people"
-    ledger = opened(whole)
-    refuse_moved(ledger, whole)
-    _refuse_another(ledger, whole, identity)
+    ledger = private.opened(place)
+    refuse_moved(ledger, path)
+    _refuse_another(ledger, path, identity)
     if not news and budgets.person is not None:
-        news = _brought_up_to_date(ledger, budgets)
+        first = budgets.first_record
+        ids = budgets.person[first]
+        granted = private.on_rungs(ledger, ids, budgets.epsilon[first], budgets.delta[first])
+        news = _brought_up_to_date(ledger, texts_of(ids), granted)
     return Kept(ledger, known_by(ledger, budgets), news)
 
 
 def opened(path: Path) -> Ledger:
-    """A private ledger that there is."""
-    from privypurse.ledger.ledger import Ledger  # here, not above: who has no ledger needs no database
+    """A table's ledger that there is."""
+    from privypurse.ledger import private
 
-    whole = resolved(path)
-    return Ledger.open(url_of(whole), key=key_of(whole))
+    return private.opened(private.Place.at(resolved(path)))
 
 
 def known_by(ledger: Ledger, budgets: Budgets) -> Budgets:
@@ -98,52 +87,6 @@ def identity_of(ledger: Ledger) -> dict[str, str]:
     except ValueError:
         return {}
     return said if isinstance(said, dict) else {}
-
-
-def _people(budgets: Budgets) -> tuple[AnyArray, AnyArray, AnyArray]:
-    """Ids (numbers of rows where there are none), ε and δ of each person."""
-    first = budgets.first_record
-    ids = first if budgets.person is None else budgets.person[first]
-    return ids, budgets.epsilon[first], budgets.delta[first]
-
-
-def _make(path: Path, budgets: Budgets, identity: Mapping[str, str]) -> None:
-    """A ledger with everybody in it: complete, and its key on disk, before it gets its name.
-
-    Whoever links the key first makes the ledger, so that two who begin at once do not make two.
-    """
-    from privypurse.ledger.ledger import Ledger
-    from privypurse.ledger.lifetime import MOST_RUNGS
-
-    if key_of(path).exists():
-        raise InvalidInput(
-            f"{key_of(path)} is there, but the ledger {path} is not: it was removed or moved, or somebody is making "
-            "it now. Put it back: a new one would fill everybody's purse again. Remove the key only if no question "
-            "was ever answered from this ledger"
-        )
-    ids, epsilon, delta = _people(budgets)
-    rungs = rungs_for(epsilon, delta, MOST_RUNGS)
-    granted = np.array([one for one, _ in rungs])[required_rung(rungs, epsilon, delta, texts_of(ids))]
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    secret = secrets.token_bytes(32)
-    try:
-        made = Ledger.create(
-            url_of(beside), rungs=rungs, about=json.dumps(dict(identity), sort_keys=True), key=secret
-        )
-        made.join(ids, granted)
-        replace_text(key_of(beside), secret.hex() + "\n")
-        os.link(key_of(beside), key_of(path))
-        os.rename(beside, path)
-    except OSError as error:
-        said = error.strerror or error
-        raise InvalidInput(
-            f"the ledger {path} cannot be made: {said}; it needs a folder that can be written to, or name a ledger "
-            "elsewhere by --ledger"
-        ) from None
-    finally:
-        for ending in ("", "-wal", "-shm", ".key"):
-            Path(f"{beside}{ending}").unlink(missing_ok=True)
-    synchronise_folder(path.parent)
 
 
 def _refuse_another(ledger: Ledger, path: Path, identity: Mapping[str, str]) -> None:
@@ -167,12 +110,8 @@ def _refuse_another(ledger: Ledger, path: Path, identity: Mapping[str, str]) -> 
     )
 
 
-def _brought_up_to_date(ledger: Ledger, budgets: Budgets) -> str:
+def _brought_up_to_date(ledger: Ledger, texts: list[str], granted: FloatArray) -> str:
     """New people join, and grants follow the table. Whoever has left, or whose consent ended, stays out."""
-    ids, epsilon, delta = _people(budgets)
-    texts = texts_of(ids)
-    rungs = [(rung.epsilon, rung.delta) for rung in ledger.rungs]
-    granted = np.array([one for one, _ in rungs])[required_rung(rungs, epsilon, delta, texts)]
     found = ledger.import_table(_Grants(person=np.array(texts, dtype=object), epsilon=granted), dry_run=True)
     if not (found.joining or found.raising or found.lowering):
         return ""

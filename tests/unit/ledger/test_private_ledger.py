@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,13 +130,13 @@ private.private_ledger({str(tmp_path / place)!r}, pp.Budgets([1.0, 2.0], person=
 
 def test_two_who_make_it_at_once_have_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second comes after the first has made it and before it looks again."""
-    real = private._make
+    real = private.make
 
-    def late(home: Path, *rest: object) -> None:
-        real(home, *rest)  # type: ignore[arg-type]
-        real(home, *rest)  # type: ignore[arg-type]
+    def late(*given: Any, **more: Any) -> None:
+        real(*given, **more)
+        real(*given, **more)
 
-    monkeypatch.setattr(private, "_make", late)
+    monkeypatch.setattr(private, "make", late)
     ledger = private_ledger(tmp_path, budgets())
     assert granted(ledger) == EPSILON.tolist()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["purses.anchor", "purses.db", "purses.key"]

@@ -131,11 +131,16 @@ def test_files_are_their_owners_and_a_ledger_is_never_begun_anew(tmp_path):
     assert {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()} == {
         "ledger": 0o600,
         "ledger.key": 0o600,
+        "ledger.anchor": 0o600,
     }
+    kept = (tmp_path / "ledger").read_bytes()
+    asking(tmp_path / "ledger", {"x": np.ones(1)}, pp.Budgets([1.0]), {}).count(noise=9.0)
     (tmp_path / "ledger").unlink()
-    with pytest.raises(pp.InvalidInput, match="a new one would fill everybody's purse again"):
+    with pytest.raises(pp.InvalidInput, match="A new one would fill everybody's purse again"):
         table_ledger(tmp_path / "ledger", pp.Budgets([1.0]), {})
-    assert [one.name for one in tmp_path.iterdir()] == ["ledger.key"]
+    (tmp_path / "ledger").write_bytes(kept)
+    with pytest.raises(pp.InvalidInput, match="old or forked copy"):
+        table_ledger(tmp_path / "ledger", pp.Budgets([1.0]), {})
 
 
 def test_a_ledger_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
@@ -147,14 +152,12 @@ def test_a_ledger_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
     def denied(*_):
         raise PermissionError(13, "Permission denied")
 
-    for call in ("rename", "link"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, denied)
-            with pytest.raises(pp.InvalidInput, match=r"cannot be made: Permission denied.*--ledger"):
-                table_ledger(tmp_path / "ledger", pp.Budgets([1.0]), {})
-        for one in tmp_path.iterdir():
-            assert one.name == "ledger.key"  # of whoever makes it: the next is told that it is missing
-            one.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", denied)
+        with pytest.raises(pp.InvalidInput, match="cannot be made: Permission denied"):
+            table_ledger(tmp_path / "ledger", pp.Budgets([1.0]), {})
+    assert {one.name for one in tmp_path.iterdir()} <= {"ledger.key"}
+    assert table_ledger(tmp_path / "ledger", pp.Budgets([1.0]), {}).news == "new purses for 1 people"
 
 
 def test_two_who_begin_at_once_make_one_ledger(tmp_path):
@@ -174,7 +177,7 @@ def test_two_who_begin_at_once_make_one_ledger(tmp_path):
         thread.join()
     assert len(set(made)) == 1
     assert opened(tmp_path / "ledger").id == made[0]
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["ledger", "ledger.key"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["ledger", "ledger.anchor", "ledger.key"]
 
 
 def test_purses_that_moved_are_refused(tmp_path):

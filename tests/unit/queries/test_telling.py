@@ -235,7 +235,7 @@ def test_a_linked_table_has_the_purses_of_its_own(capsys, table):
         code, _, err = run(capsys, path, "count", "--noise", noise)
         assert code == 0, err
     names = sorted(one.name for one in table.parent.glob("*.ledger*"))
-    assert names == ["people.csv.ledger", "people.csv.ledger.key"]
+    assert names == ["people.csv.ledger", "people.csv.ledger.anchor", "people.csv.ledger.key"]
     ledger = opened(table.with_name("people.csv.ledger"))
     assert ledger.spent(ledger.members([0]))[0, 0] / rung.limit == pytest.approx(0.9, rel=1e-6)
 
