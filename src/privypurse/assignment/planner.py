@@ -65,6 +65,7 @@ def plan(
 
     ``ledger``: each ε is what a person allows now, and nobody's rate or clip norm costs more than their purse holds;
     ``at_most`` is the run's public cap, an ε, without which public balances lose all they have (docs/ledger.md).
+    Extra steps reserve all of it.
 
     Guarantee: ``plan.spent() <= budgets.epsilon`` for every record, proved by the named accountant ("pld", the
     tighter, or "rdp"). A method of one's own that declares that it keeps no budget gives a plan that promises

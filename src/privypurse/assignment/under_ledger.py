@@ -101,18 +101,17 @@ def assigned(
     assert budgets.person is not None
     members = ledger.members(budgets.person[budgets.first_record])
     levels, level_of = budgets.levels(at_most)
-    purses = _Purses.public(ledger, members, at_most)
+    purses = _Purses(
+        ledger, ledger.public_room(members), members.rung.astype(np.int64), at_most, calibrator.shape.extra_steps > 0
+    )
     decided, rate = _one_for_all(method, levels, level_of, calibrator, purses, decide)
     under = PlannedUnderLedger(ledger.id, at_most, members.numbers, _own(method), rate)
     shape = calibrator.shape.with_noise(decided.noise_multiplier)
     prices, allowed = PriceList.of(ledger, shape, under.own, rate), decided.rate
     if under.own is Own.CLIP_NORM:
         allowed = decided.clip_norm / (shape.clip_norm * decided.noise_multiplier)
-    room = np.minimum(ledger.room(members), ledger.caps(prices.charges, at_most)[purses.rung])
-    if shape.extra_steps and at_most is not None:
-        shares = ReservedShares.of(ledger, prices, at_most)
-        room = shares.held(shares.largest(ledger.room(members), purses.rung))
-    place = np.minimum(prices.affordable(room), prices.at_most(allowed)[level_of])
+    payable = replace(purses, room=ledger.room(members)).payable(prices)
+    place = np.minimum(prices.affordable(payable), prices.at_most(allowed)[level_of])
     (level, row), of_person = distinct(level_of, place)
     rates, norms = prices.table(row, shape)
     notes = (*decided.notes, *_public_note(ledger, members, under.own))
@@ -163,23 +162,21 @@ def _public_note(ledger: Ledger, members: Members, own: Own) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Purses:
-    """Public balances of people, or of groups of them, and the cap of the run to be planned."""
+    """What people, or groups of them, have left, by public account or really, and what a run may take of it."""
 
     ledger: Ledger
     room: IntArray
     rung: IntArray
     at_most: float | None
-
-    @classmethod
-    def public(cls, ledger: Ledger, members: Members, at_most: float | None) -> _Purses:
-        return cls(ledger, ledger.public_room(members), members.rung.astype(np.int64), at_most)
+    in_shares: bool
+    """Whether it reserves shares of the cap, for a filter to let people go on within."""
 
     def only(self, which: AnyArray) -> _Purses:
         return replace(self, room=self.room[which], rung=self.rung[which])
 
     def about(self, prices: PriceList) -> FloatArray:
         """About the rate or contribution that each group can pay for."""
-        most = prices.about(self._within_cap(prices))
+        most = prices.about(self.payable(prices))
         if not most.any():
             raise InfeasibleBudget(
                 "the public balance of everybody is used up: the caps of earlier runs (at_most=) add up to what was "
@@ -189,9 +186,10 @@ class _Purses:
 
     def for_all(self, prices: PriceList) -> float:
         """The largest of the list that every group can pay for which has anything left."""
-        room = self._within_cap(prices)
-        place = int(prices.affordable(room[(room > 0).all(axis=1)]).min(initial=prices.value.size - 1))
-        if place < 0 or not (room > 0).all(axis=1).any():
+        room = self.payable(prices)
+        has = (room[:, prices.charges[-1] > 0] > 0).all(axis=1)
+        place = int(prices.affordable(room[has]).min(initial=prices.value.size - 1))
+        if place < 0 or not has.any():
             raise InfeasibleBudget(
                 "the public balance of everybody is used up, or that of somebody all but, so no noise and no rate "
                 "serves for all: the caps of earlier runs (at_most=) add up to what was granted. Leave those people "
@@ -199,7 +197,11 @@ class _Purses:
             )
         return float(prices.value[place])
 
-    def _within_cap(self, prices: PriceList) -> IntArray:
+    def payable(self, prices: PriceList) -> IntArray:
+        """[people, columns]: what a run with this list of prices may take of each."""
+        if self.in_shares and self.at_most is not None:
+            shares = ReservedShares.of(self.ledger, prices, self.at_most)
+            return shares.held(shares.largest(self.room, self.rung))
         own = np.arange(self.rung.size), self.rung  # a cap is one at the own order; what fits it fits at the others
         room = self.room.copy()
         room[own] = np.minimum(room[own], self.ledger.caps(prices.charges, self.at_most)[self.rung, self.rung])

@@ -106,6 +106,20 @@ def test_one_rate_for_all_is_taken_or_left(ledger, method, noise):
     )
 
 
+@pytest.mark.parametrize("extra_steps", [0, 10])
+@pytest.mark.parametrize("noise", [None, 3.0])
+def test_whoever_has_no_more_than_their_public_balance_takes_part_at_the_one_rate(ledger, noise, extra_steps):
+    """Whatever that is: what is reserved is rounded down, and rates have to fit what is reserved."""
+    members, shape = ledger.members(IDS), {**SHAPE, "noise_multiplier": noise, "extra_steps": extra_steps}
+    for number in range(6):
+        caps = np.diag(ledger.caps(np.zeros((1, 3), dtype=np.int64), 0.15))
+        row, before = members.rung.astype(int), np.repeat(caps[:, None], 3, axis=1)
+        ledger.charge(f"run {number}", members, before, row, at_most=0.15)
+        assert (ledger.room(members) == ledger.public_room(members)).all()
+        plan = pp.plan(BUDGETS, "uniform", ledger=ledger, at_most=2.0, **shape)
+        assert (plan.rates == plan.ledger.rate).all()
+
+
 SLOW = [pytest.param(method, marks=pytest.mark.slow) for method in ("sample", "curve-fit")]
 
 
