@@ -7,8 +7,9 @@ number) and seconds for everybody's, after all runs; the largest share of a purs
 seconds to verify all of it (with --verify).
 
 --bars exits with 1 if a million people take more than 1.5 s to reserve and settle (the median), 6 bytes a person and
-run (2 more for each further rung), 5 ms for one balance or 2 s for everybody's. --url adds a row for a database of
-its own (PostgreSQL: an empty one).
+run (2 more for each further rung), 5 ms for one balance or 2 s for everybody's, or if rounding took more than 0.1 %
+of anybody's purse. --url measures a database of its own (PostgreSQL: an empty one) with the last --people and first
+--rungs; --no-sqlite nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from privypurse.arrays import IntArray
 from privypurse.ledger.people import Members
 
 CLASSES = 300
-RESERVE_AND_SETTLE, BYTES, BYTES_FURTHER, ONE, EVERYBODY = 1.5, 6.0, 2.0, 5e-3, 2.0
+RESERVE_AND_SETTLE, BYTES, BYTES_FURTHER, ONE, EVERYBODY, ROUNDING = 1.5, 6.0, 2.0, 5e-3, 2.0, 1e-3
 GRANTS = [(0.1, 1e-5), (0.2, 1e-5), (0.5, 1e-5), (1.0, 1e-5), (2.0, 1e-5), (4.0, 1e-5), (8.0, 1e-5), (16.0, 1e-5)]
 
 
@@ -58,6 +59,7 @@ class Measured:
             "bytes a person and run": (self.bytes, BYTES + BYTES_FURTHER * (self.rungs - 1)),
             "one balance": (self.one, ONE),
             "everybody's balance": (self.everybody, EVERYBODY),
+            "share of a purse lost to rounding": (self.rounding, ROUNDING),
         }
         return [f"{name}: {value:.3g} is above {bar:g}" for name, (value, bar) in bars.items() if value > bar]
 
@@ -161,12 +163,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--rungs", type=int, nargs="+", default=[1])
     parser.add_argument("--url", help="a database beside SQLite, such as postgresql://USER@HOST/EMPTY")
+    parser.add_argument("--no-sqlite", action="store_true", help="only what --url names")
     parser.add_argument("--verify", action="store_true", help="recompute all of it too")
     parser.add_argument("--bars", action="store_true", help="exit with 1 above a bar")
     options = parser.parse_args()
     console, rows = Console(width=150), []
     console.print(f"Python {platform.python_version()}, numpy {np.__version__}\n", highlight=False)
-    for rungs in options.rungs:
+    for rungs in [] if options.no_sqlite else options.rungs:
         for people in options.people:
             with tempfile.TemporaryDirectory() as folder:
                 url = f"sqlite:///{Path(folder) / 'purses.db'}"
