@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import time_ns
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +27,7 @@ from privypurse._storage import resolved, synchronise_folder
 from privypurse.errors import InvalidInput, PrivyPurseError, Unsupported
 
 _WAIT = 60  # seconds for another writer
+_FRESH = 3 * 10**9  # nanoseconds; the coarsest clocks of file systems tick every two seconds
 _WRITERS = 0x7072697679  # PostgreSQL's advisory lock that a writer holds to the end of its transaction
 _MIGRATING = threading.Lock()  # Alembic keeps what it is doing in module variables
 _HELD = (
@@ -73,6 +75,20 @@ class Database:
             self._engine.dispose(close=False)
             self._process = os.getpid()
         return self._engine
+
+    def mark(self) -> tuple[tuple[int, ...] | None, ...] | None:
+        """What a commit changes about a SQLite file and its log: while it stays equal nobody has written.
+
+        None where that cannot be told: on PostgreSQL, and while the last write is so fresh that another one may bear
+        the same time.
+        """
+        if self.path is None:
+            return None
+        found = [_stat(self.path), _stat(Path(f"{self.path}-wal"))]
+        latest = max((one.st_mtime_ns for one in found if one is not None), default=0)
+        if time_ns() - latest < _FRESH:
+            return None
+        return tuple(None if one is None else (one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) for one in found)
 
     @contextmanager
     def reader(self) -> Iterator[Connection]:
@@ -181,6 +197,13 @@ def _postgresql(url: sa.URL) -> Engine:
         return sa.create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
     except (ModuleNotFoundError, NoSuchModuleError):
         raise Unsupported("a ledger on PostgreSQL needs psycopg: pip install 'privypurse[postgres]'") from None
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
 
 
 def _require_file(path: Path) -> None:

@@ -347,9 +347,15 @@ class Ledger(OpenLedger):
         return np.asarray(reserved.admitted & fits)
 
     def consent_counter(self) -> int:
-        """Rises whenever anybody's consent changes: cheap to ask before every step."""
-        with self._reading() as connection:
-            return entries.consent_counter(connection)
+        """Rises whenever anybody's consent changes: cheap to ask before every step.
+
+        The database is asked only if something was written since it was asked last.
+        """
+        mark = self._database.mark()  # before it is asked: what is written meanwhile changes the next mark
+        if mark is None or self._consents is None or self._consents[0] != mark:
+            with self._reading() as connection:
+                self._consents = mark, entries.consent_counter(connection)
+        return self._consents[1]
 
     def history(self, person: Any) -> list[Event]:
         """Everything that the ledger has about one person, oldest first. For that person's eyes."""

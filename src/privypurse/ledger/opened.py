@@ -48,6 +48,7 @@ class OpenLedger:
         self._database, self._key = database, key
         self._anchor_path = None if anchor is None else Path(anchor)
         self._seen: entries.Head | None = None
+        self._consents: tuple[Any, int] | None = None
         with database.reader() as connection:
             self._head(connection, None)
             row = connection.execute(sa.select(schema.ledger)).one()
