@@ -96,12 +96,14 @@ def stopping_at(step: int) -> AfterStep:
     return AfterStep(act)
 
 
-def test_everybody_pays_for_all_steps_at_every_order_drawn_or_not(ledger):
-    plan = planned(ledger)
+@pytest.mark.parametrize("method", ["sample", "curve-fit", "uniform", "exclude"])
+def test_everybody_pays_for_all_steps_at_every_order_drawn_or_not(ledger, method):
+    plan = planned(ledger, method=method, at_most=0.9)
+    assert (plan.rates == 0).any() == (method == "exclude")  # ε of 0.5 and twice 0.9: the mean leaves out the first
     trained(ledger, plan, purpose="churn")
     assert paid_for(ledger, plan, STEPS)
     (run,) = ledger.runs()
-    assert (run.what, run.purpose, run.at_most) == ("train", "churn", 0.1)
+    assert (run.what, run.purpose, run.at_most) == ("train", "churn", 0.9)
     assert run.settled is not None
     assert not ledger.verify().problems
 
