@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from ledger_tools import KEY, charged, new_ledger
+from ledger_tools import KEY, charged, new_ledger, step_cost
 from privypurse.training.distributed import Processes
 from privypurse.training.grid_noise import GridNoise
 from privypurse.training.sampling import PoissonSampler
@@ -271,4 +271,31 @@ def test_two_processes_reserve_once_and_leave_out_who_withdraws(tmp_path: Path) 
     have, steps = charged(ledger, IDS), np.where(np.arange(40) == 7, 5, 8)[:, None]
     assert (have >= steps * cost * (1 - 1e-9)).all()
     assert (have <= steps * cost * (1 + 1e-6) + 1e-9).all()
+    assert not ledger.verify().problems
+
+
+def going_on(rank: int, url: str, plan: pp.Plan) -> list[Any]:
+    model = network(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    ledger, individual = pp.Ledger.open(url, key=KEY), pp.Individual(grid_size=5, every=2)
+    done = pp.train(model, optimizer, data(40), plan, LOSS, person=IDS, ledger=ledger, individual=individual)
+    return [done.steps, done.spending.meter.counts]
+
+
+def test_two_processes_go_on_within_what_one_has_reserved(tmp_path: Path) -> None:
+    ledger, url = new_ledger(tmp_path), f"sqlite:///{tmp_path / 'purses.db'}"
+    ledger.join(IDS, 2.0)
+    shape = {"steps": 4, "extra_steps": 20, "batch_size": 10, "noise_multiplier": 4.0, "accountant": "rdp"}
+    budgets = pp.Budgets(np.full(40, 2.0), delta=1e-5, person=IDS)
+    plan = pp.plan(budgets, ledger=ledger, at_most=0.3, **shape)
+    (steps, counts), (steps_there, counts_there) = together(tmp_path, going_on, url, plan)
+    assert steps == steps_there == 24
+    assert np.array_equal(counts, counts_there)
+    assert (counts[:, 0] > 0).any()  # somebody's purse ended before the run did
+    costs = [[0.0] * 3] + [
+        [step_cost(plan.rates[0], 4.0 * 5 / share, rung.order) for rung in ledger.rungs] for share in range(1, 6)
+    ]
+    have, want = charged(ledger, IDS), counts @ np.array(costs)
+    assert (have >= want * (1 - 1e-9)).all()
+    assert (have <= want * (1 + 1e-6) + 1e-9).all()
     assert not ledger.verify().problems
