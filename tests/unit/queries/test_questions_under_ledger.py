@@ -173,6 +173,20 @@ def test_counting_who_holds_something_is_a_count_like_any_other(new_ledger):
     assert ledger.verify().problems == []
 
 
+def test_answers_cost_the_same_whomever_the_ledger_promises_against(tmp_path: Path):
+    """An answer saves nothing by who sees what, so either kind may be charged; the unit is the ledger's, a person."""
+    charged = []
+    for adversary in ("server", "public"):
+        ledger = pp.Ledger.create(
+            f"sqlite:///{tmp_path / adversary}", epsilons=[0.5, 1, 4], delta=1e-5, adversary=adversary, key=bytes(32)
+        )
+        opened(ledger).sum("x", lower=-2, upper=2.5, noise=90.0)
+        assert (ledger.unit, ledger.verify().problems) == ("person", [])
+        charged.append(spent(ledger))
+    assert charged[0] == charged[1]
+    assert any(map(any, charged[0]))
+
+
 def test_a_ledger_that_is_gone_answers_nothing(new_ledger, tmp_path: Path):
     asks = opened(new_ledger())
     (tmp_path / "purses.db").rename(tmp_path / "elsewhere.db")
