@@ -1,8 +1,11 @@
 """Random histories of a ledger beside a model of it in plain whole numbers.
 
-People join, raise, lower, withdraw and are forgotten; runs reserve, settle, die and are recovered, several at once;
-clocks jump; old copies are put back. After each history everything is verified, and all along balances are those of
-the model, which knows nothing of blocks, classes, snapshots or saturated sums.
+People join, raise, lower, withdraw and are forgotten; questions are asked, and asked again; runs reserve, settle and
+are recovered, several at once; clocks jump; old copies are put back. After each history everything is verified, and
+all along balances are those of the model, which knows nothing of blocks, classes, snapshots or saturated sums.
+
+Beside the model stands the truth, which no old copy takes back: what was really released about each person. At every
+order from the highest rung on that they ever held it stays within that rung's limit, which is the promise.
 """
 
 from __future__ import annotations
@@ -17,15 +20,17 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import privypurse as pp
 from privypurse.ledger import entries, standing
+from privypurse.ledger.people import Members
 
 KEY = bytes(range(32))
 GRANTS = [(0.5, 1e-5), (1.0, 1e-5), (1.03, 1e-5), (4.0, 1e-6)]
 IDS = [f"p{number}" for number in range(7)]
 FILLERS = 4093  # people before them, so that they live in two blocks
+MOST_OPEN = 3  # runs at once
 CEILING = 2**61
 NEVER = 2**70
 MAKE: Callable[[Path], str] | None = None
@@ -49,11 +54,21 @@ class Person:
 
 
 @dataclass
+class Truth:
+    highest: int
+    released: list[int] = field(default_factory=lambda: [0] * 4)
+
+
+@dataclass
 class Model:
     people: dict[str, Person] = field(default_factory=dict)
     open: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     """Of each run what is reserved for whom."""
     asked: dict[str, Any] = field(default_factory=dict)
+    answered: dict[str, Any] = field(default_factory=dict)
+    """Of each question how it was asked, and who paid."""
+    handed: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Of each run whose steps are handed out the holder, and how many have begun."""
     time: int = 0
     nobody_new: bool = False
     entries: int = 1
@@ -70,6 +85,10 @@ class Histories(RuleBasedStateMachine):
         self.ledger = pp.Ledger.open(self.url, key=KEY, anchor=self.anchor, new_anchor=True)
         self.model, self.runs = Model(time=self.ledger._seen.time, entries=self.ledger.show().entries), 0
         self.saved: tuple[Path, Model] | None = None
+        self.truth: dict[str, Truth] = {}
+        self.numbers: dict[str, int] = {}
+        self.stepwise: set[str] = set()
+        """Runs that are settled by what they released."""
         self.saved_at = self.checked_at = 0
         self.limits = [rung.limit for rung in self.ledger.rungs]
 
@@ -89,6 +108,17 @@ class Histories(RuleBasedStateMachine):
         person = self.model.people.get(name)
         return person is not None and not person.gone and person.until > max(self.clock, self.model.time)
 
+    def fit_for(self, ids: list[str], fits: Callable[[str], bool]) -> list[str]:
+        """Those for whom something makes sense, or, now and then, all."""
+        return ids if len(ids) == 5 else [name for name in ids if fits(name)] or ids
+
+    def who(self, ids: list[str]) -> Members:
+        """As `Ledger.members` says, which is asked once: numbers are for life."""
+        if not all(name in self.numbers for name in ids):
+            self.numbers.update(zip(ids, self.ledger.members(ids).numbers.tolist(), strict=True))
+        numbers = np.array([self.numbers[name] for name in ids])
+        return Members(self.ledger.id, numbers, np.zeros(numbers.size, dtype=np.int8))
+
     def refused(self, use: Callable[[], object]) -> None:
         try:
             use()
@@ -96,8 +126,13 @@ class Histories(RuleBasedStateMachine):
             return
         raise AssertionError("was not refused")
 
+    @initialize(ids=some_ids, rung=st.integers(0, 3))
+    def first_of_all(self, ids: list[str], rung: int) -> None:
+        self.join(ids, rung, None)
+
     @rule(ids=some_ids, rung=st.integers(0, 3), days=st.sampled_from([None, None, 5, 50]))
     def join(self, ids: list[str], rung: int, days: int | None) -> None:
+        ids = self.fit_for(ids, lambda name: not self.holds(name))
         until = None if days is None else pp.ledger.history.moment(self.clock + days * 1000)
         use = lambda: self.ledger.join(ids, GRANTS[rung][0], valid_until=until)  # noqa: E731
         new = [name for name in ids if name not in self.model.people]
@@ -110,10 +145,23 @@ class Histories(RuleBasedStateMachine):
             person = self.model.people.setdefault(name, Person(rung, 0))
             person.rung, person.gone = rung, False
             person.until = NEVER if days is None else self.clock + days * 1000
+            self.granted(name, rung)
         return None
+
+    def granted(self, name: str, rung: int) -> None:
+        held = self.truth.setdefault(name, Truth(rung))
+        held.highest = max(held.highest, rung)
+
+    def release(self, charges: dict[str, list[int]]) -> None:
+        """Something is made public, at this divergence from what it were without each of these people."""
+        for name, units in charges.items():
+            truth = self.truth[name]
+            truth.released = [a + b for a, b in zip(truth.released, units, strict=True)]
+            assert all(truth.released[k] <= self.limits[k] for k in range(truth.highest, 4)), "the promise is broken"
 
     @rule(ids=some_ids, rung=st.integers(0, 3))
     def change(self, ids: list[str], rung: int) -> None:
+        ids = self.fit_for(ids, self.holds)
         use = lambda: self.ledger.change(ids, GRANTS[rung][0])  # noqa: E731
         if not all(map(self.holds, ids)):
             return self.refused(use)
@@ -122,10 +170,12 @@ class Histories(RuleBasedStateMachine):
             self.wrote()
         for name in ids:
             self.model.people[name].rung = rung
+            self.granted(name, rung)
         return None
 
     @rule(ids=some_ids, forget=st.booleans())
     def leave(self, ids: list[str], forget: bool) -> None:
+        ids = self.fit_for(ids, lambda name: name in self.model.people)
         use = lambda: (self.ledger.forget if forget else self.ledger.withdraw)(ids)  # noqa: E731
         if any(name not in self.model.people for name in ids):
             return self.refused(use)
@@ -159,31 +209,37 @@ class Histories(RuleBasedStateMachine):
     def ask(
         self, ids: list[str], shares: list[list[int]], which: list[int], at_most: float | None, again: bool
     ) -> None:
-        self.one_use(ids, shares, which, at_most, at_once=True, again=again)
-
-    def one_use(
-        self,
-        ids: list[str],
-        shares: list[list[int]],
-        which: list[int],
-        at_most: float | None,
-        at_once: bool,
-        again: bool,
-    ) -> None:
-        """A share of 0 is nothing, of 10^6 far too much, of 1 all, of 7 a seventh."""
         ids = [name for name in ids if name in self.model.people]
-        if not ids:
-            return
-        table = [
+        if ids:
+            table = self.table_of(shares)
+            self.one_use(ids, table, self.classes_of(ids, table, which), at_most, at_once=True, again=again)
+
+    def table_of(self, shares: list[list[int]]) -> list[list[int]]:
+        """A share of 0 is nothing, of 10^6 far too much, of 1 all, of 7 a seventh."""
+        return [
             [
                 0 if not one else CEILING if one > 99 else limit // one
                 for one, limit in zip(row, self.limits, strict=True)
             ]
             for row in shares
         ]
-        class_of = [min(one, len(table) - 1) for one in which[: len(ids)]]
+
+    @staticmethod
+    def classes_of(ids: list[str], table: list[list[int]], which: list[int]) -> list[int]:
+        return [min(one, len(table) - 1) for one in which[: len(ids)]]
+
+    def one_use(
+        self,
+        ids: list[str],
+        table: list[list[int]],
+        class_of: list[int],
+        at_most: float | None,
+        at_once: bool,
+        again: bool,
+    ) -> str:
+        """The name of a run of these people, who are in the ledger; it is charged at once or open."""
         self.runs += 1
-        name, people = f"run {self.runs}", self.ledger.members(ids)
+        name, people = f"run {self.runs}", self.who(ids)
         call = self.ledger.charge if at_once else self.ledger.reserve
         arguments = (name, people, np.array(table), np.array(class_of), at_most)
         run = call(*arguments)
@@ -203,25 +259,48 @@ class Histories(RuleBasedStateMachine):
             person.capped = [a + b for a, b in zip(person.capped, own_caps[person.rung], strict=True)]
         if at_once:
             self.spend(reserved)
+            self.release(reserved)
+            self.model.answered[name] = (ids, table, class_of, at_most, paid)
         else:
             self.model.open[name], self.model.asked[name] = reserved, ids
+        return name
 
-    @precondition(lambda self: self.model.people)
+    @precondition(lambda self: self.model.answered)
+    @rule(pick=st.integers(0, 99), otherwise=st.booleans())
+    def ask_again(self, pick: int, otherwise: bool) -> None:
+        """Whatever happened since: charged once, and to the same people, or refused if it is another question."""
+        name = sorted(self.model.answered)[pick % len(self.model.answered)]
+        ids, table, class_of, at_most, paid = self.model.answered[name]
+        who = self.who(ids)
+        if otherwise:
+            return self.refused(
+                lambda: self.ledger.charge(name, who, np.array([*table, [1] * 4]), np.array(class_of), at_most)
+            )
+        again = self.ledger.charge(name, who, np.array(table), np.array(class_of), at_most)
+        assert again.repeated
+        assert again.admitted.tolist() == paid
+        return None
+
+    @precondition(lambda self: self.model.people and len(self.model.open) < MOST_OPEN)
     @rule(ids=some_ids, shares=tables, which=classes, at_most=caps, again=st.booleans())
     def train(
         self, ids: list[str], shares: list[list[int]], which: list[int], at_most: float | None, again: bool
     ) -> None:
-        self.one_use(ids, shares, which, at_most, at_once=False, again=again)
+        ids = [name for name in ids if name in self.model.people]
+        if ids:
+            table = self.table_of(shares)
+            self.one_use(ids, table, self.classes_of(ids, table, which), at_most, at_once=False, again=again)
 
     def spend(self, charges: dict[str, list[int]]) -> None:
         for who, charge in charges.items():
             person = self.model.people[who]
             person.spent = [a + b for a, b in zip(person.spent, charge, strict=True)]
 
-    @precondition(lambda self: self.model.open)
+    @precondition(lambda self: self.model.open.keys() - self.stepwise)
     @rule(pick=st.integers(0, 99), part=st.sampled_from([None, 0, 1, 3]), died=st.booleans(), again=st.booleans())
     def settle(self, pick: int, part: int | None, died: bool, again: bool) -> None:
-        name = sorted(self.model.open)[pick % len(self.model.open)]
+        names = sorted(self.model.open.keys() - self.stepwise)
+        name = names[pick % len(names)]
         reserved, ids = self.model.open[name], self.model.asked[name]
         if part is None:
             own, arguments = reserved, (None, None)
@@ -231,17 +310,18 @@ class Histories(RuleBasedStateMachine):
         for _ in range(2 if again else 1):
             if died:
                 self.ledger = pp.Ledger.open(self.url, key=KEY, anchor=self.anchor)
-            self.ledger.recover(name, *arguments, members=self.ledger.members(ids))
+            self.ledger.recover(name, *arguments, members=self.who(ids))
         self.wrote()
         del self.model.open[name]
         self.spend(own)
+        self.release(own)
 
     @rule(by=st.sampled_from([-(10**7), -3000, 4000, 60_000]))
     def clock_jumps(self, by: int) -> None:
         self.clock += by
 
     @precondition(lambda self: self.url.startswith("sqlite") and self.model.entries >= self.saved_at + 5)
-    @rule(as_file=st.integers(0, 7))
+    @rule(as_file=st.integers(0, 31))
     def save(self, as_file: int) -> None:
         self.saved_at = self.model.entries
         path = self.folder / f"copy {self.model.entries}.db"
@@ -277,7 +357,7 @@ class Histories(RuleBasedStateMachine):
         else:
             self.ledger = pp.Ledger.open(self.url, key=KEY, anchor=self.anchor)
 
-    @precondition(lambda self: self.model.people and self.model.entries >= self.checked_at + 3)
+    @precondition(lambda self: self.model.people and self.model.entries >= self.checked_at + 5)
     @rule()
     def balances_are_the_models(self) -> None:
         self.compare()

@@ -6,12 +6,13 @@ import shutil
 from pathlib import Path
 
 import histories
+import history_steps
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import privypurse as pp
-from privypurse.ledger import runs
+from privypurse.ledger import begun, copies, runs
 
 STEPS = 50
 
@@ -43,7 +44,7 @@ def explore(examples: int, steps: int = STEPS) -> None:
         print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(histories.Histories, settings=chosen)
+    run_state_machine_as_test(history_steps.Steps, settings=chosen)
 
 
 @pytest.mark.usefixtures("made")
@@ -52,15 +53,27 @@ def test_histories() -> None:
 
 
 @pytest.mark.usefixtures("made")
-def test_histories_find_a_lost_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_histories_find_who_contributes_without_paying(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the model can disagree at all."""
-    honest = runs.reserve
-    monkeypatch.setattr(
-        runs, "reserve", lambda connection, lifetime, request, *rest: honest(connection, lifetime, request, *rest)
-    )
     monkeypatch.setattr(runs.Reserved, "admitted", property(lambda self: self.values == self.values))
     with pytest.raises(AssertionError):
         explore(20, 20)
+
+
+TWINS = {
+    "who withdraws stays in": (pp.Ledger, "_still_standing", lambda self, reserved: reserved.admitted),
+    "an old copy freezes nobody": (copies.people, "freeze_everybody", lambda connection: None),
+    "steps are handed out twice": (begun, "take_over", lambda connection, run, holder, known: 0),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize("twin", TWINS)
+def test_histories_find_a_broken_rule(twin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*TWINS[twin])
+    with pytest.raises((AssertionError, pp.PrivyPurseError)):
+        explore(150)
 
 
 @pytest.mark.slow

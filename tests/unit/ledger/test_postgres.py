@@ -8,6 +8,7 @@ from pathlib import Path
 
 import crashes
 import histories
+import history_steps
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -147,7 +148,7 @@ def test_histories(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(histories.Histories, settings=chosen)
+    run_state_machine_as_test(history_steps.Steps, settings=chosen)
 
 
 def test_killed_two_hundred_times(url: str) -> None:
