@@ -27,7 +27,10 @@ def charge(connection: Connection, lifetime: Lifetime, request: Request, key: Ke
     places = stand.places(request.members.numbers)
     owing = request.class_of >= 0
     _refuse(owing & ~stand.active(entries.time_now(connection))[places], "have left, or their consent has ended")
-    within = _within(request, standing.room(stand, places, public=False))
+    room = standing.room(stand, places, public=False)
+    within = _within(request, room)
+    cut = within.class_of != request.class_of
+    _refuse(cut & stand.reserved[:, places].any(axis=0), "owe more than they have left, and part of that is reserved")
     written = runs.reserve(connection, lifetime, within, key, "charge")
     _refuse((within.class_of >= 0) & ~written.admitted, f"spent more than at_most = {request.at_most}")
     return True
@@ -37,7 +40,8 @@ def _within(request: Request, room: IntArray) -> Request:
     """The same charges, cut at each column to what is left there.
 
     At every column either all is charged, or nothing is left. A charge takes a unit at least everywhere, so whoever
-    is cut takes no further part while that column limits them.
+    is cut takes no further part while that column limits them. That holds for good only if nothing is reserved: what
+    an open run gives back would be theirs again.
     """
     cost = np.append(request.charges, np.zeros_like(request.charges[:1]), axis=0)[request.class_of]
     over = (cost > room).any(axis=1)
@@ -59,5 +63,6 @@ def _refuse(wrong: AnyArray, why: str) -> None:
         raise InvalidInput(
             f"{int(wrong.sum()):,} of the members (the first is number {int(np.argmax(wrong)):,}) {why}, so what was "
             "released about them before could not be charged, and nothing was. Charge the past before people leave, "
-            "or let them come back first; and name an at_most that holds for everybody, or none"
+            "or let them come back first; settle runs that are open; and name an at_most that holds for everybody, "
+            "or none"
         )

@@ -121,12 +121,14 @@ def _from_ledger(path: Path) -> EarlierPurses:
 
 
 def _squares_in(ledger: Ledger, rows: int) -> FloatArray:
-    """μ² of rows by number: every sum is α·μ²/2 at least, but where it was cut to what a purse held. Then ∞."""
-    members = ledger.members(np.arange(rows))
-    spent = ledger.spent(members)[:, : len(ledger.rungs)]
-    cut = (ledger.spent(members) >= ledger.lifetime.limits[members.rung.astype(np.int64)]).any(axis=1)
-    orders = np.array([rung.order for rung in ledger.rungs])
-    return np.where(cut, np.inf, (2 * np.ldexp(spent.astype(np.float64), -40) / orders).min(axis=1) * _ADDED_UP)
+    """μ² of rows by number: α·μ²/2 is at most the sum at every order where nothing was cut to what a purse held.
+
+    A sum that was cut has reached its rung's limit, so one below it is whole. ∞ where there is no such.
+    """
+    spent = ledger.spent(ledger.members(np.arange(rows)))[:, : len(ledger.rungs)]
+    limits, orders = np.array([rung.limit for rung in ledger.rungs]), np.array([rung.order for rung in ledger.rungs])
+    bounds = 2 * np.ldexp(spent.astype(np.float64), -40) / orders * _ADDED_UP
+    return np.asarray(np.where(spent < limits, bounds, np.inf).min(axis=1))
 
 
 def charge_earlier_purses(

@@ -86,3 +86,16 @@ def test_nobody_is_passed_over(ledger: pp.Ledger, leaving: str) -> None:
     assert twin.admitted.tolist() == [False, False, True, False]
     assert not ledger.spent(members)[:2].any()
     assert ledger.verify().problems == []
+
+
+def test_what_an_open_run_may_give_back_is_not_taken_for_paid(ledger: pp.Ledger) -> None:
+    """Cut to what a reservation leaves, ada would have it again once the run settles at nothing."""
+    members, charges = ledger.members(IDS), table(ledger, 5.0)
+    run = ledger.reserve("open", members, table(ledger, 20.0), [0, 0, 0, 0])
+    with pytest.raises(pp.InvalidInput, match=r"the first is number 0\) owe more .* reserved.*settle runs"):
+        ledger.charge_past("past", members, charges, [0, -1, -1, -1])
+    assert ledger.charge_past("fits", members, charges, [-1, 0, -1, -1])
+    run.settle(table(ledger, 20.0), [-1, -1, -1, -1])
+    assert ledger.charge_past("past", members, charges, [0, -1, -1, -1])
+    assert ledger.balances(members)[0] == 0
+    assert ledger.verify().problems == []

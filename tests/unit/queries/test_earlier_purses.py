@@ -217,3 +217,18 @@ def test_an_empty_purse_of_a_row_moves_as_an_empty_purse(ledger, tmp_path):
     assert charge_earlier_purses(read_earlier_purses(path), ledger, BUDGETS, "f")
     ledger.change(["ada"], 4.0)
     assert ledger.balances(ledger.members(PEOPLE)).tolist()[0] == 0
+
+
+def test_a_sum_that_was_cut_is_passed_over_and_a_whole_one_is_not(ledger, tmp_path):
+    """Row 0 was cut at ε = 1 and raised since: what is charged at ε = 4, where nothing was cut, tells all of it."""
+    path = tmp_path / "ledger"
+    kept = table_ledger(path, pp.Budgets([1.0, 4.0, 1.0, 1.0, 1.0, 1.0]), {DATA_SET: "f"})
+    square = 0.3  # 16/2 · 0.3 = 2.4 nats of 0.48, and 5/2 · 0.3 of 2.2
+    charge_earlier_purses(
+        EarlierPurses(Path("x"), "x", "f", None, np.array([square, 0, 0, 0, 0, 0])), kept.ledger, kept.budgets, "f"
+    )
+    kept.ledger.change([0], 4.0)
+    found = read_earlier_purses(path).squares(pp.Budgets(np.ones(6), person=[*"abcdef"]))
+    assert square <= found[0] <= 1.01 * square
+    cut = kept.ledger.spent(kept.ledger.members([0]))[0, 0] * 2.0**-40 * 2 / kept.ledger.rungs[0].order
+    assert cut < 0.3 * square  # what the broken twin, the least of all sums, would have charged
