@@ -100,15 +100,13 @@ def train(
     ids; without, records come in the plan's order. ``max_records_per_person, collate_fn``: `PlannedRecords`.
     ``individual`` charges each person by their own gradients (`Individual`); ``Trained.spending`` is the outcome.
     Plans with extra steps always do: beyond the fixed ones everyone goes on until their purse is empty.
-    ``checkpoint`` is a folder for one run on one data set, which goes on from there when called again. Its journal
-    counts every step before it is taken: a killed run never counts fewer than it released. ``ledger`` is the one that
-    the plan was made with, ``purpose`` a word for it: all steps are reserved before the first, those begun charged;
-    with a checkpoint the reservation stands until the last step. ``execution`` holds what cannot change the guarantee
-    (`Execution`). ``seed`` makes a run repeatable, and therefore not private. ``wide_sums``: see `PrivateRun`.
-    ``forgiving`` is for parameters sent by somebody who must not learn from errors, such as a federated server: whose
-    records make model or loss raise contributes zero. Isolation is then not checked: first train without it.
-
-    Guarantee: that of `make_private`; it is the same code.
+    ``checkpoint`` is a folder for one run, which goes on from there when called again; its journal counts every step
+    before it is taken. ``ledger`` is the one that the plan was made with, ``purpose`` a word for it: all steps are
+    reserved before the first, those begun charged; with a checkpoint the reservation stands until the last step.
+    ``execution`` holds what cannot change the guarantee. ``seed`` makes a run repeatable, and therefore not private.
+    ``wide_sums``: see `PrivateRun`. ``forgiving`` is for parameters sent by somebody who must not learn from errors,
+    such as a federated server: whose records make model or loss raise contributes zero. Isolation is then not
+    checked: first train without it. Guarantee: that of `make_private`; it is the same code.
     """
     _refuse_scheduler(scheduler)
     require_ledger(plan, ledger, seed)
