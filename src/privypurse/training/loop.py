@@ -98,8 +98,7 @@ def train(
     ``dataset`` gives (input, label), or several inputs and a label; ``loss_fn(output, label)`` one loss for each
     record. ``person`` holds the id of each record's owner in the order of ``dataset``, for a plan that was made with
     ids; without, records come in the plan's order. ``max_records_per_person, collate_fn``: `PlannedRecords`.
-    ``individual`` charges each person by their own gradients (`Individual`); ``Trained.spending`` is the outcome.
-    Plans with extra steps always do: beyond the fixed ones everyone goes on until their purse is empty.
+    ``individual`` charges each person by their own gradients, as plans with extra steps always do (`Individual`).
     ``checkpoint`` is a folder for one run, which goes on from there when called again; its journal counts every step
     before it is taken. ``ledger`` is the one that the plan was made with, ``purpose`` a word for it: all steps are
     reserved before the first, those begun charged; with a checkpoint the reservation stands until the last step.
