@@ -335,6 +335,16 @@ def ledger(people, monkeypatch):
 UNDER = "people.csv --person who --ledger sqlite:///purses.db"
 
 
+def test_how_to_answer_may_be_said_before_the_question_or_after_it(people, capsys, tmp_path):
+    code, out, _ = run(capsys, "people.csv count --noise 20 --json --out asked --purpose wards")
+    assert code == 0
+    assert json.loads((tmp_path / "asked" / "answer.json").read_text(encoding="utf-8")) == json.loads(out)
+    code, out, _ = run(capsys, "people.csv --json --purpose buses histogram age --edges 0,50,100 --noise 20")
+    assert code == 0
+    assert len(json.loads(out)["value"]) == 2
+    assert [each.purpose for each in opened(Path("people.csv.ledger")).runs()] == ["wards", "buses"]
+
+
 def test_a_question_under_a_ledger_is_charged_there_for_whatever_rows(capsys, people, ledger, tmp_path):
     who = sorted(set(people["who"].to_pylist()))
     code, out, err = run(capsys, f"{UNDER} --purpose 'to plan wards' --json --out asked count --noise 4")

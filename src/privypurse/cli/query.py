@@ -87,15 +87,23 @@ def add_options(command: argparse.ArgumentParser) -> None:
         who.add_argument(option, metavar=f"COLUMN|{sign}", type=number_or_name, help=said)
     who.add_argument("--person", metavar="COLUMN", help="column of ids: the privacy unit is a person, not a record")
     add_ledger_options(command)
-    command.add_argument("--purpose", metavar="TEXT", help="recorded with the charge in the ledger")
-    command.add_argument("--json", action="store_true", help="print the answer as JSON")
-    command.add_argument("--out", metavar="FOLDER", type=Path, help="write answer.json there, listed as public")
+    _add_how(command)
     command.add_argument("--seed", type=int, help="repeatable noise, for tests: NOT private")
     questions = command.add_subparsers(
         title="questions", dest="question", required=True, metavar="QUESTION", prog="privypurse query TABLE"
     )
     for name, (words, arguments) in _QUESTIONS.items():
-        _add_question(questions.add_parser(name, help=words), name, arguments)
+        question = questions.add_parser(name, help=words)
+        _add_question(question, name, arguments)
+        _add_how(question, default=argparse.SUPPRESS)  # what stands before the question holds if nothing follows it
+
+
+def _add_how(command: argparse.ArgumentParser, **default: Any) -> None:
+    """What may stand before the question or after it."""
+    command.add_argument("--purpose", metavar="TEXT", help="recorded with the charge in the ledger", **default)
+    command.add_argument("--json", action="store_true", help="print the answer as JSON", **default)
+    said = "write answer.json there, listed as public"
+    command.add_argument("--out", metavar="FOLDER", type=Path, help=said, **default)
 
 
 def _add_question(question: argparse.ArgumentParser, name: str, arguments: str) -> None:
