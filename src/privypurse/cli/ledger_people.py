@@ -139,7 +139,7 @@ def _forget_options(command: argparse.ArgumentParser) -> None:
 
 def _forget(options: argparse.Namespace, console: Console) -> None:
     open_ledger(options).forget([options.person], recorded_by=options.recorded_by)
-    say(console, "forgotten: a keyed hash of the id stays, with what was spent (pseudonymous, not erased)")
+    say(console, "forgotten: receipts show only what was spent in all (pseudonymous, not erased: see forget --help)")
 
 
 def _form_options(command: argparse.ArgumentParser) -> None:
@@ -205,10 +205,13 @@ a mistyped id becomes no new person with a full purse. Lowered below what is spe
         _consent,
     ),
     "forget": Command(
-        "withdraw somebody, and keep no more than a keyed hash",
+        "withdraw somebody, and show no more than what was spent in all",
         """
-Withdraw somebody and keep no more than the keyed hash of their id with what was spent. That is pseudonymous, not
-erased: without it they could come back with a full purse.
+Withdraw somebody. From then on receipts and history of this id say no more than that they were forgotten, and what
+was spent in all. That is pseudonymous, not erased: entries cannot be taken out of the chain, or they could come back
+with a full purse. In the file, and in copies and exports of it, stay: a keyed hash of the id; the ε they granted, how
+much each run charged them, and when. Purpose, end and recorded-by are those of whole entries: of all who were in the
+same import, or of this person alone where `consent` recorded them. Whoever has the key and knows the id finds it all.
 
   privypurse ledger forget --person C0431
 """,

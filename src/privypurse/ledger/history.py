@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,9 +34,9 @@ class Event:
     """join, consent, withdraw, forget, freeze, reserve, settle, or charge."""
     run: str | None
     rung: int | None
-    """The rung granted, of a join or consent."""
+    """The rung granted, of a join or consent; of a forget, the one held last."""
     charged: tuple[int, ...] | None
-    """Units at each column, of a reserve, settle or charge."""
+    """Units at each column, of a reserve, settle or charge; of a forget, all that was charged before."""
     meta: dict[str, Any]
 
 
@@ -54,6 +54,11 @@ class Run:
 
 
 def of_person(connection: Connection, lifetime: Lifetime, number: int) -> list[Event]:
+    """What happened to somebody, oldest first; what was before they were forgotten only as a sum."""
+    return _without_what_is_forgotten(_all_of_person(connection, lifetime, number), lifetime.columns)
+
+
+def _all_of_person(connection: Connection, lifetime: Lifetime, number: int) -> list[Event]:
     found = connection.execute(
         sa.select(schema.block.c.entry, schema.block.c.payload).where(schema.block.c.number == number // SIZE)
     ).all()
@@ -80,6 +85,34 @@ def of_person(connection: Connection, lifetime: Lifetime, number: int) -> list[E
             )
         )
     return events
+
+
+def _without_what_is_forgotten(events: list[Event], columns: int) -> list[Event]:
+    """All up to where somebody was forgotten last as one event, with what was spent and the rungs it is held to.
+
+    So are runs that began before and are settled later, and those that listed them while they were out.
+    """
+    forgotten = [place for place, event in enumerate(events) if event.kind == "forget"]
+    if not forgotten:
+        return events
+    back = [place for place, event in enumerate(events) if event.rung is not None and place > forgotten[-1]]
+    until = back[0] if back else len(events)
+    old_runs = {event.run for event in events[:until] if event.run is not None}
+    old = [event for place, event in enumerate(events) if place < until or event.run in old_runs]
+    charged = {event.run: event.charged for event in old if event.charged is not None}
+    rungs = [event.rung for event in old if event.rung is not None]
+    ended = {event.run for event in old if event.kind in ("settle", "charge")}
+    stump = replace(
+        events[forgotten[-1]],
+        rung=rungs[-1],
+        charged=tuple(sum(units[column] for units in charged.values()) for column in range(columns)),
+        meta={
+            "highest": max(rungs),
+            "frozen": any(event.kind == "freeze" for event in old),
+            "settled": ended >= old_runs,
+        },
+    )
+    return [stump, *(event for event in events[until:] if event.run not in old_runs)]
 
 
 def runs(connection: Connection) -> list[Run]:

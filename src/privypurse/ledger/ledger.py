@@ -99,7 +99,10 @@ class Ledger(OpenLedger):
             people.leave(connection, "withdraw", ids, keys.required(self._key), Consent.of(None, None, recorded_by))
 
     def forget(self, ids: Any, recorded_by: str = "") -> None:
-        """Withdraw, and keep no more than the keyed hash of the id and what was spent (pseudonymous, not erased)."""
+        """Withdraw, and show from then on only that, and what was spent in all, under this id.
+
+        Pseudonymous, not erased: the entries stay, with the keyed hash of the id, grants, charges and their times.
+        """
         with self._writing() as connection:
             people.leave(connection, "forget", ids, keys.required(self._key), Consent.of(None, None, recorded_by))
 
@@ -358,7 +361,7 @@ class Ledger(OpenLedger):
         return self._consents[1]
 
     def history(self, person: Any) -> list[Event]:
-        """Everything that the ledger has about one person, oldest first. For that person's eyes."""
+        """What the ledger has about one person, oldest first; before a forget only a sum. For that person's eyes."""
         with self._reading() as connection:
             number = int(people.resolve(connection, [person], keys.required(self._key))[0])
             return history.of_person(connection, self.lifetime, number)

@@ -2,7 +2,8 @@
 
 Nothing is ever merged: where two ids of one person were in the same release their charges do not add up (two halves
 of an ε = 1 purse on the same counts make more than ε = 1), so two ids stay two people. Who is forgotten leaves the
-keyed hash of their id and what was spent: pseudonymous, not erased, or they could come back with a full purse.
+keyed hash of their id with their grants and charges, which nothing shows any more but as a sum (`history`):
+pseudonymous, not erased, or they could come back with a full purse.
 """
 
 from __future__ import annotations

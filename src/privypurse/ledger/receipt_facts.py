@@ -37,6 +37,7 @@ class Use:
     """One run that listed the person; units are of the receipt's measure."""
 
     run: str
+    """Its name; none for what was used before the person was forgotten, which is only a sum."""
     what: str
     purpose: str
     time: datetime

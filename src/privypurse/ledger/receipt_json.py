@@ -91,7 +91,7 @@ CONTEXT: dict[str, Any] = {
 
 def json_ld(receipt: ReceiptFacts) -> dict[str, Any]:
     """The receipt as a JSON-LD document; units are whole numbers, to be added and compared."""
-    latest = [consent for consent in receipt.consents if consent.rung is not None][-1]
+    purposes = [consent.purpose for consent in receipt.consents if consent.rung is not None]
     return {
         "@context": CONTEXT,
         "@id": f"urn:uuid:{receipt.receipt_id}",
@@ -106,7 +106,7 @@ def json_ld(receipt: ReceiptFacts) -> dict[str, Any]:
         "pii_processing": [
             {
                 "@type": "dpv:Process",
-                **_purpose(latest.purpose),
+                **_purpose(purposes[-1] if purposes else ""),
                 "lawful_basis": "dpv:Consent",
                 **({"withdrawal_method": receipt.contact} if receipt.contact else {}),
                 **_promise(receipt),
@@ -158,7 +158,7 @@ def _event(consent: ConsentEvent, receipt: ReceiptFacts) -> dict[str, Any]:
 
 def _use(use: Use) -> dict[str, Any]:
     return {
-        "run": use.run,
+        **({"run": use.run} if use.run else {}),
         "what": use.what,
         **_purpose(use.purpose),
         **_purpose(use.allowed_purpose, "allowed_purpose"),

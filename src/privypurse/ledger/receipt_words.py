@@ -70,6 +70,8 @@ def _consent(consent: ConsentEvent) -> tuple[str, ...]:
     what = _EVENTS[consent.state] if consent.rung is None else _amount(consent.rung)
     until = "until you withdraw" if consent.valid_until is None else _time(consent.valid_until)
     ends = "" if consent.rung is None else until
+    if consent.state is State.FORGOTTEN:
+        return _time(consent.time), what, "", "", ""
     return _time(consent.time), what, consent.purpose or "not stated", ends, consent.recorded_by or "not stated"
 
 
@@ -107,6 +109,9 @@ def _used(receipt: ReceiptFacts) -> Section:
 
 
 def _use(receipt: ReceiptFacts, use: Use) -> tuple[str, ...]:
+    if not use.run:
+        used = percent(receipt.share(use.charged), up=True)
+        return f"until {_time(use.time)}", use.what, "not shown", "not shown", "", used
     what = f"{use.what} ({use.run})" if use.settled else f"{use.what} ({use.run}), still running"
     shares = (percent(receipt.share(units), up=True) for units in (use.at_most, use.charged))
     return _time(use.time), what, use.purpose or "not stated", use.allowed_purpose or "not stated", *shares
@@ -162,8 +167,9 @@ def _rights(receipt: ReceiptFacts) -> Section:
             "Withdraw at any time: from the next step on nothing more is made with your data. You can also lower "
             "your limit, or raise it to another level of this ledger." + where,
             "What was used stays used. A model or an answer that was released cannot be called back.",
-            "You can ask to be forgotten. A keyed code then stays, with what was used, so that nobody can come back "
-            "under your name with a full purse: that is pseudonymous, not erased.",
+            "You can ask to be forgotten. Your receipt then says no more than that, and how much was used in all. A "
+            "keyed code instead of your id stays, and with it how much you allowed and how much each use took, and "
+            "when, so that nobody can come back under your name with a full purse: pseudonymous, not erased.",
         ),
     )
 
@@ -230,7 +236,8 @@ _STATES = {
     State.FROZEN: "Your purse is frozen: nothing more is used.",
     State.EXPIRED: "Your consent has run out: nothing more is used.",
     State.WITHDRAWN: "You have withdrawn: nothing more is used.",
-    State.FORGOTTEN: "You asked to be forgotten: nothing more is used; only a keyed code with the use is kept.",
+    State.FORGOTTEN: "You asked to be forgotten: nothing more is used, and no single use is shown any more. What was allowed and "
+    "used stays in the ledger under a keyed code instead of your id: pseudonymous, not erased.",
 }
 _EVENTS = {
     State.ACTIVE: "takes part",

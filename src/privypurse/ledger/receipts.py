@@ -59,7 +59,7 @@ def receipt_of(
 ) -> Receipt:
     """The receipt of the person whose events these are, oldest first."""
     rungs = [event.rung for event in events if event.rung is not None]
-    consents = tuple(_consent(event, lifetime) for event in events if event.charged is None)
+    consents = tuple(_consent(event, lifetime) for event in events if event.kind not in _USES)
     runs = _runs(events)
     totals = [sum(run.charged[column] for run in runs) for column in range(lifetime.columns)]
     column = _fullest(lifetime, rungs[-1], totals)
@@ -70,9 +70,9 @@ def receipt_of(
         person=person,
         unit=unit,
         adversary=adversary,
-        state=_state(consents, made, over=_is_over(lifetime, rungs[-1], totals)),
+        state=_state(consents, made, frozen=_is_over(lifetime, rungs[-1], totals) or _was_frozen(events)),
         rung=lifetime.rungs[rungs[-1]],
-        highest=lifetime.rungs[max(rungs)],
+        highest=lifetime.rungs[max(*rungs, *(event.meta.get("highest", 0) for event in events))],
         measure=_measure(lifetime, column),
         limit=max(1, int(lifetime.limits[rungs[-1], column])),
         consents=consents,
@@ -86,9 +86,13 @@ def _runs(events: Sequence[Event]) -> list[_Run]:
     runs: dict[str, _Run] = {}
     rung, allowed = 0, ""
     for event in events:
-        if event.rung is not None:
+        if event.kind == "forget" and event.charged is not None:
+            allowed = _NONE
+            if any(event.charged):
+                runs[""] = _Run(event, event.charged, event.charged, event.meta["settled"], "")
+        elif event.rung is not None:
             rung, allowed = event.rung, event.meta.get("purpose", "")
-        elif event.kind in ("withdraw", "forget"):
+        elif event.kind == "withdraw":
             allowed = _NONE
         elif event.run is not None and event.charged is not None:
             before = runs.get(event.run)
@@ -105,7 +109,7 @@ def _consent(event: Event, lifetime: Lifetime) -> ConsentEvent:
     return ConsentEvent(
         time=event.time,
         state=_ENDS.get(event.kind, State.ACTIVE),
-        rung=None if event.rung is None else lifetime.rungs[event.rung],
+        rung=None if event.rung is None or event.kind == "forget" else lifetime.rungs[event.rung],
         purpose=event.meta.get("purpose", ""),
         valid_until=None if until is None else moment(until),
         recorded_by=event.meta.get("recorded_by", ""),
@@ -113,10 +117,11 @@ def _consent(event: Event, lifetime: Lifetime) -> ConsentEvent:
 
 
 def _use(run: _Run, column: int) -> Use:
+    forgotten = run.begun.kind == "forget"
     return Use(
-        run=str(run.begun.run),
-        what=run.begun.meta["what"],
-        purpose=run.begun.meta["purpose"],
+        run="" if forgotten else str(run.begun.run),
+        what=_BEFORE if forgotten else run.begun.meta["what"],
+        purpose="" if forgotten else run.begun.meta["purpose"],
         time=run.begun.time,
         charged=run.charged[column],
         at_most=run.caps[column],
@@ -145,17 +150,23 @@ def _is_over(lifetime: Lifetime, rung: int, totals: Sequence[int]) -> bool:
     return any(total > limit for total, limit in zip(totals, lifetime.limits[rung].tolist(), strict=True))
 
 
-def _state(consents: Sequence[ConsentEvent], now: datetime, *, over: bool) -> State:
-    last = max(place for place, consent in enumerate(consents) if consent.rung is not None)
+def _was_frozen(events: Sequence[Event]) -> bool:
+    return any(event.kind == "freeze" or event.meta.get("frozen") for event in events)
+
+
+def _state(consents: Sequence[ConsentEvent], now: datetime, *, frozen: bool) -> State:
+    last = max((place for place, consent in enumerate(consents) if consent.rung is not None), default=0)
     since = {consent.state for consent in consents[last:]}
     for ended in (State.FORGOTTEN, State.WITHDRAWN):
         if ended in since:
             return ended
-    if over or any(consent.state is State.FROZEN for consent in consents):
+    if frozen:
         return State.FROZEN
     until = consents[last].valid_until
     return State.EXPIRED if until is not None and until <= now else State.ACTIVE
 
 
 _NONE = "none: you had withdrawn"
+_BEFORE = "all before you were forgotten"
+_USES = ("reserve", "settle", "charge")
 _ENDS = {"withdraw": State.WITHDRAWN, "forget": State.FORGOTTEN, "freeze": State.FROZEN}
