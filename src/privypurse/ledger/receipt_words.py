@@ -236,8 +236,8 @@ _STATES = {
     State.FROZEN: "Your purse is frozen: nothing more is used.",
     State.EXPIRED: "Your consent has run out: nothing more is used.",
     State.WITHDRAWN: "You have withdrawn: nothing more is used.",
-    State.FORGOTTEN: "You asked to be forgotten: nothing more is used, and no single use is shown any more. What was allowed and "
-    "used stays in the ledger under a keyed code instead of your id: pseudonymous, not erased.",
+    State.FORGOTTEN: "You asked to be forgotten: nothing more is used, and no single use is shown any more. What was "
+    "allowed and used stays in the ledger under a keyed code instead of your id: pseudonymous, not erased.",
 }
 _EVENTS = {
     State.ACTIVE: "takes part",
