@@ -12,7 +12,7 @@ import pytest
 
 import privypurse as pp
 from privypurse.ledger.lifetime import CEILING, Lifetime
-from privypurse.ledger.standing import SNAPSHOT_EVERY, Standing
+from privypurse.ledger.standing import Standing
 
 KEY = bytes(range(32))
 ONE = np.ones((1, 3), dtype=np.int64)
@@ -52,11 +52,11 @@ def test_nobody_has_a_purse_where_nobody_joined(joined: pp.Ledger) -> None:
 
 def test_sums_are_written_down_every_few_entries(joined: pp.Ledger) -> None:
     """Or a balance would take the longer the older a ledger is."""
-    for number in range(2 * SNAPSHOT_EVERY):
+    for number in range(25):
         joined.charge(f"{number}", joined.members(["bea"]), ONE, [0])
     with closing(sqlite3.connect(str(joined._database.path))) as file:
         ((entry,),) = file.execute("SELECT entry FROM snapshot").fetchall()
-    assert joined.show().entries - entry <= SNAPSHOT_EVERY
+    assert joined.show().entries - entry <= 10
 
 
 @pytest.mark.parametrize(
