@@ -101,7 +101,7 @@ class Columns(ABC):
     """A table whose columns can be asked for one at a time."""
 
     def __init__(self, name: str, columns: Sequence[str]) -> None:
-        self._name, self._columns = name, list(columns)
+        self.name, self._columns = name, list(columns)
 
     def _require(self, column: str) -> None:
         """Raise unless there is exactly one column of this name."""
@@ -109,9 +109,9 @@ class Columns(ABC):
             one_cell = any(";" in str(name) or "\t" in str(name) for name in self._columns)
             hint = "; cells must be separated by commas" if one_cell else ""
             found = ", ".join(map(repr, self._columns))
-            raise InvalidInput(f"{self._name} has no column {column!r}; its columns are {found}{hint}")
+            raise InvalidInput(f"{self.name} has no column {column!r}; its columns are {found}{hint}")
         if (count := self._columns.count(column)) > 1:
-            raise InvalidInput(f"{self._name} has {count} columns called {column!r}; rename one")
+            raise InvalidInput(f"{self.name} has {count} columns called {column!r}; rename one")
 
     @abstractmethod
     def where(self, column: str) -> Callable[[int], str]:

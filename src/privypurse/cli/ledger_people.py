@@ -38,16 +38,16 @@ def _import(options: argparse.Namespace, console: Console) -> None:
     if not options.tables:
         raise pp.InvalidInput("no table is named; give TABLE, a file of consents, or --purses FILE --table TABLE")
     ledger = open_ledger(options)
-    for table in options.tables:
-        difference = ledger.import_table(
-            table,
-            person=options.person or "person",
-            epsilon=options.epsilon or "epsilon",
-            purpose=options.purpose,
-            recorded_by=options.recorded_by,
-            returning=options.returning,
-            dry_run=options.dry_run,
-        )
+    found = ledger.import_tables(
+        options.tables,
+        person=options.person or "person",
+        epsilon=options.epsilon or "epsilon",
+        purpose=options.purpose,
+        recorded_by=options.recorded_by,
+        returning=options.returning,
+        dry_run=options.dry_run,
+    )
+    for table, difference in zip(options.tables, found, strict=True):
         say(console, f"{table}: {difference}")
         for what in (
             ("joining", "returning", "raising", "lowering", "renewing", "left", "ended") if options.list else ()
@@ -174,7 +174,8 @@ COMMANDS = {
 Take consents from .csv or .parquet files: who is new joins, who has another ε than before is raised or lowered, who
 has another purpose or end with the same ε renews. Columns purpose, valid_until and recorded_by are read where there
 are such; where the table says nothing of them they stay. Nobody leaves by being absent: see `consent --withdraw`.
-The records that a consent form gives are such files, and many can be named at once.
+The records that a consent form gives are such files, and many can be named at once: all of them are taken in, or,
+where a row is wrong or an id comes twice, none.
 
   privypurse ledger import people.csv --person customer_id --purpose "to plan bus lines" --dry-run
   privypurse ledger import forms/*.csv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from sqlalchemy.engine import Connection
 
 from privypurse.arrays import AnyArray, IntArray
+from privypurse.budgets.person_ids import ids_of, texts_of
 from privypurse.budgets.tables import Columns, FileColumns, FrameColumns
 from privypurse.errors import InvalidInput
 from privypurse.ledger import consents, entries, people
@@ -49,13 +51,33 @@ class Consents:
     """The rows of a table, checked as far as that goes without a ledger."""
 
     ids: AnyArray
+    """As text."""
     epsilon: AnyArray
     consents: tuple[Consent, ...]
     """The different things that are recorded beside grants."""
     which: IntArray
     """For each row which of them is its."""
+    where: dict[str, Callable[[int], str]]
+    """For "person", "epsilon" and "valid_until" how the cell of a row is named in errors."""
+    wrong_ends: dict[int, str]
+    """Which of ``consents`` has an end that is no date, and what is wrong with it."""
     returning: bool = False
     """Whether those who had withdrawn or been forgotten come back."""
+
+    def mistakes(self, lifetime: Lifetime) -> list[tuple[int, str]]:
+        """Rows whose ε is no rung or whose end is no date, and what to say of each."""
+        ladder = [rung.epsilon for rung in lifetime.rungs]
+        known = ", ".join(f"{value:g}" for value in ladder)
+        found = []
+        for row in np.flatnonzero(~np.isin(self.epsilon, ladder)).tolist():
+            said = f"is {self.epsilon[row]:g}, which is no rung of this ledger; choose one of {known}"
+            found.append((row, f"{self.place('epsilon', row)} {said}"))
+        for row in np.flatnonzero(np.isin(self.which, list(self.wrong_ends))).tolist():
+            found.append((row, f"{self.place('valid_until', row)} {self.wrong_ends[int(self.which[row])]}"))
+        return sorted(found)
+
+    def place(self, column: str, row: int) -> str:
+        return f"{self.where[column](row)} (id {str(self.ids[row])!r})"
 
     def _sorted_out(
         self, connection: Connection, lifetime: Lifetime, key: Key
@@ -116,18 +138,55 @@ class Consents:
                 people.grant(connection, lifetime, ids, epsilon, self.consents[number], key, joining=joining)
 
 
+def require_right(tables: Sequence[Consents], lifetime: Lifetime) -> None:
+    """Raise for wrong rows, and for ids that come twice, in one table or in two: name the first, count the others."""
+    found = [said for table in tables for _, said in table.mistakes(lifetime)] + _twice(tables)
+    if found:
+        more = f" ({len(found) - 1:,} more mistakes in these rows)" if len(found) > 1 else ""
+        raise InvalidInput(f"{found[0]}{more}; nothing was written")
+
+
+def _twice(tables: Sequence[Consents]) -> list[str]:
+    ids = np.concatenate([table.ids for table in tables]).tolist()
+    if len(set(ids)) == len(ids):
+        return []
+    first: dict[str, str] = {}
+    found = []
+    for table in tables:
+        for row, person in enumerate(table.ids.tolist()):
+            place = table.where["person"](row)
+            if person in first:
+                found.append(f"{place} is {person!r}, who is at {first[person]} already; name everybody once")
+            first.setdefault(person, place)
+    return found
+
+
 def read_consents(
-    table: Any, person: str, epsilon: str, purpose: str, recorded_by: str, returning: bool = False
+    table: Any,
+    person: str = "person",
+    epsilon: str = "epsilon",
+    purpose: str = "",
+    recorded_by: str = "",
+    returning: bool = False,
 ) -> Consents:
     """From a CSV or Parquet file or a data frame, with purpose, valid_until and recorded_by if it has them."""
     columns = FileColumns(Path(table)) if isinstance(table, str | Path) else FrameColumns(table)
-    ids, eps = columns.labels(person), columns.numbers(epsilon)
+    named = f"{columns.name}: column {person!r}"
+    ids = np.array(texts_of(ids_of(columns.labels(person), name=named), named), dtype=object)
+    eps = columns.numbers(epsilon)
     given = {"purpose": purpose, "valid_until": "", "recorded_by": recorded_by}
     texts = [_texts(columns, name, default, ids.size) for name, default in given.items()]
     different, which = np.unique(np.stack(texts, axis=1), axis=0, return_inverse=True)
-    dated = columns.has("valid_until")
-    each = tuple(Consent.of(what or None, until if dated else None, who) for what, until, who in different.tolist())
-    return Consents(ids, eps, each, which.reshape(-1).astype(np.int64), returning)
+    dated, each, wrong = columns.has("valid_until"), [], {}
+    for number, (what, until, who) in enumerate(different.tolist()):
+        try:
+            each.append(Consent.of(what or None, until if dated else None, who))
+        except InvalidInput as error:
+            wrong[number] = str(error).removeprefix("valid_until ")
+            each.append(Consent.of(what or None, None, who))
+    where = {"person": columns.where(person), "epsilon": columns.where(epsilon)}
+    where["valid_until"] = columns.where("valid_until")
+    return Consents(ids, eps, tuple(each), which.reshape(-1).astype(np.int64), where, wrong, returning)
 
 
 def _texts(columns: Columns, name: str, default: str, rows: int) -> AnyArray:

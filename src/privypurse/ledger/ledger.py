@@ -14,7 +14,7 @@ from privypurse.budgets.person_ids import ids_of, texts_of
 from privypurse.errors import InvalidInput
 from privypurse.ledger import begun, consents, entries, history, keys, past, people, runs, standing
 from privypurse.ledger.begun import Begun
-from privypurse.ledger.consent_tables import Difference, read_consents
+from privypurse.ledger.consent_tables import Difference, read_consents, require_right
 from privypurse.ledger.consents import Consent
 from privypurse.ledger.history import Event, Run
 from privypurse.ledger.lifetime import ApproximateDP, added, checked_charges, holds
@@ -129,10 +129,15 @@ class Ledger(OpenLedger):
         ``returning`` brings them back, with what they had spent. Nobody joins by a row whose end is past.
         ``dry_run`` (the default) only says what would happen.
         """
-        rows = read_consents(table, person, epsilon, purpose, recorded_by, returning)
-        key = keys.required(self._key)
+        said = {"person": person, "epsilon": epsilon, "purpose": purpose, "recorded_by": recorded_by}
+        return self.import_tables([table], **said, returning=returning, dry_run=dry_run)[0]
+
+    def import_tables(self, tables: Sequence[Any], *, dry_run: bool = True, **said: Any) -> list[Difference]:
+        """As `import_table`, of several tables at once: all of them, or none where one is wrong or ids come twice."""
+        rows, key = [read_consents(table, **said) for table in tables], keys.required(self._key)
+        require_right(rows, self.lifetime)
         with self._reading() if dry_run else self._writing() as connection:
-            return rows.applied(connection, self.lifetime, key, write=not dry_run)
+            return [one.applied(connection, self.lifetime, key, write=not dry_run) for one in rows]
 
     def members(self, ids: Any) -> Members:
         """People by id, as numbers. Unknown and doubled ids are errors; who has withdrawn is not."""

@@ -337,7 +337,7 @@ class TestImport:
         ("text", "said"),
         [
             ("person,epsilon\na,1\nb,0.7\n", "no rung"),
-            ("person,epsilon\na,1\na,1\n", "more than once"),
+            ("person,epsilon\na,1\na,1\n", "name everybody once"),
             ("id,epsilon\na,1\n", "no column 'person'"),
             ("person,epsilon,valid_until\na,1,soon\n", "valid_until"),
         ],
