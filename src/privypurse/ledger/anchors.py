@@ -50,6 +50,17 @@ def refuse_there_already(path: str | Path) -> None:
         raise InvalidInput(f"{path} is there already, so no new anchor can be made of it; name another file")
 
 
+def begin(path: str | Path, anchor: Anchor) -> None:
+    """Write a first anchor, which takes no one's place."""
+    refuse_there_already(path)
+    try:
+        anchor.write(path)
+    except OSError as error:
+        raise InvalidInput(
+            f"the anchor {path} cannot be written: {error.strerror or error}; name a file in a folder that exists"
+        ) from None
+
+
 def contains(connection: Connection, seq: int, hashed: str) -> bool:
     found = connection.execute(sa.select(schema.entry.c.hash).where(schema.entry.c.seq == seq)).scalar()
     return found is not None and bytes(found).hex() == hashed

@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from privypurse._storage import replace_text
@@ -73,12 +74,33 @@ def required(key: Key | None) -> Key:
     return key
 
 
-def found_or_made(source: KeySource) -> Key:
-    """The key for a new ledger; a key file that does not exist is written."""
+def new() -> bytes:
+    return secrets.token_bytes(_LENGTH)
+
+
+def write(path: Path, raw: bytes) -> None:
+    try:
+        replace_text(path, raw.hex() + "\n")
+    except OSError as error:
+        raise InvalidInput(
+            f"the key file {path} cannot be written: {error.strerror or error}; name a file in a folder that exists"
+        ) from None
+
+
+@contextmanager
+def found_or_made(source: KeySource) -> Iterator[Key]:
+    """The key for a new ledger; a key file that does not exist is written, and removed if the ledger is not made."""
     path = Path(source) if isinstance(source, str | Path) else None
-    if path is not None and not path.exists():
-        replace_text(path, secrets.token_hex(_LENGTH) + "\n")
-    return required(found(source))
+    if path is None or path.exists():
+        yield required(found(source))
+        return
+    raw = new()
+    write(path, raw)
+    try:
+        yield Key(raw)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _read(path: Path) -> Key:

@@ -87,7 +87,7 @@ class OpenLedger:
         are. None of it can be changed later.
         ``key`` names the key file, which is made if it is not there, and belongs elsewhere than the ledger; without
         it PRIVYPURSE_LEDGER_KEY has the key or its path. ``anchor`` is a new file outside of the database, by which
-        an old copy is told (see `open`).
+        an old copy is told (see `open`). Where one of the three cannot be made, none is.
         """
         if (rungs is None) == (epsilons is None) or (epsilons is None) != (delta is None):
             raise InvalidInput("give rungs= as pairs (ε, δ), or epsilons= and delta=")
@@ -96,20 +96,10 @@ class OpenLedger:
             raise InvalidInput(f"adversary is {adversary!r}; choose {' or '.join(map(repr, ADVERSARIES))}")
         if anchor is not None:
             anchors.refuse_there_already(anchor)
-        secret, database = keys.found_or_made(key), Database(url)
-        database.make_file()
-        try:
-            with database.writer() as connection:
-                if database.revision(connection) is not None:
-                    raise InvalidInput(f"{database} has a ledger already; open it, or name another database")
-                database.migrate(connection)
-                _first_entry(connection, lifetime, adversary, about, secret)
-        except BaseException:
-            database.remove_file()
-            raise
-        made = cls(database, secret, anchor)
-        made._keep(made.anchor())
-        return made
+        database = Database(url)
+        with keys.found_or_made(key) as secret, _made(database, anchor) as connection:
+            _first_entry(connection, lifetime, adversary, about, secret)
+        return cls(database, secret, anchor)
 
     @classmethod
     def open(
@@ -132,8 +122,8 @@ class OpenLedger:
             with database.reader() as connection:
                 anchors.require(connection, anchors.read(anchor), anchor)
         ledger = cls(database, keys.found(key), anchors.follows(anchor))
-        if new_anchor:
-            ledger._keep(ledger.anchor())
+        if new_anchor and anchor is not None:
+            anchors.begin(anchor, ledger.anchor())
         return ledger
 
     @classmethod
@@ -257,6 +247,27 @@ class OpenLedger:
         """A copy of the whole ledger as a SQLite file, as of one moment; open it by ``sqlite:///`` and its path."""
         with self._reading() as connection:
             copies.backup(connection, path)
+
+
+@contextmanager
+def _made(database: Database, anchor: str | Path | None) -> Iterator[Connection]:
+    """A new ledger's tables, to be filled, and its anchor when they are: all of it, or nothing."""
+    begun: Path | None = None
+    database.make_file()
+    try:
+        with database.writer() as connection:
+            if database.revision(connection) is not None:
+                raise InvalidInput(f"{database} has a ledger already; open it, or name another database")
+            database.migrate(connection)
+            yield connection
+            if anchor is not None:
+                anchors.begin(anchor, copies.anchor(connection))
+                begun = Path(anchor)
+    except BaseException:
+        if begun is not None:
+            begun.unlink(missing_ok=True)
+        database.remove_file()
+        raise
 
 
 def _require_tables(database: Database) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,7 +97,7 @@ def row_ids(fingerprint: str, records: int) -> AnyArray:
 def make(place: Place, budgets: Budgets, *, adversary: str = "server", purpose: str = "", about: str = "") -> None:
     """A ledger with the people of the budgets, rows by number where they have no ids; as a whole or not at all.
 
-    Nothing where somebody else was quicker. One that is missing beside its anchor is not begun anew.
+    Nothing where somebody else was quicker. One that is missing beside its key or anchor is not begun anew.
     """
     try:
         with _alone(place) as beside:
@@ -105,8 +107,10 @@ def make(place: Place, budgets: Budgets, *, adversary: str = "server", purpose: 
             ids = first if budgets.person is None else budgets.person[first]
             epsilon, delta = budgets.epsilon[first], budgets.delta[first]
             rungs = rungs_for(epsilon, delta, MOST_RUNGS)
-            made = Ledger.create(url_of(beside), rungs, adversary=adversary, about=about, key=place.key)
+            key = keys.new()
+            made = Ledger.create(url_of(beside), rungs, adversary=adversary, about=about, key=key)
             made.join(ids, on_rungs(made, ids, epsilon, delta), purpose=purpose)
+            keys.write(place.key, key)
             os.rename(beside, place.file)
             synchronise_folder(place.file.parent)
     except OSError as error:
@@ -119,20 +123,42 @@ def make(place: Place, budgets: Budgets, *, adversary: str = "server", purpose: 
 @contextmanager
 def _alone(place: Place) -> Iterator[Path | None]:
     """Another name to make the ledger under, while nobody else makes it; None if it is there."""
-    if place.anchor.exists():
-        raise InvalidInput(
-            f"{place.file} is missing beside its anchor, and with it what was spent; put it back. A new one would "
-            "fill everybody's purse again"
-        )
     beside = place.file.with_name(f".{place.file.name}.{secrets.token_hex(8)}")
     folder = os.open(place.file.parent, os.O_RDONLY)
     try:
         lock(folder, f"somebody else is making {place.file}; try again")
-        yield None if place.file.exists() else beside
+        if place.file.exists():
+            yield None
+        else:
+            _refuse_lost(place, "anchor", place.anchor)
+            _remove_broken_off(place)
+            _refuse_lost(place, "key", place.key)
+            try:
+                yield beside
+            finally:
+                _remove_broken_off(place)
     finally:
         os.close(folder)
-        for ending in ("", "-wal", "-shm"):
-            Path(f"{beside}{ending}").unlink(missing_ok=True)
+
+
+def _refuse_lost(place: Place, what: str, path: Path) -> None:
+    """Raise where what goes with a ledger is there, and the ledger is not."""
+    if path.exists():
+        raise InvalidInput(
+            f"{place.file} is missing beside its {what} {path}, and with it what was spent; put it back. A new one "
+            "would fill everybody's purse again"
+        )
+
+
+def _remove_broken_off(place: Place) -> None:
+    """What is left where making it was broken off before it had its name, with the key that was written just then."""
+    name = re.compile(rf"\.{re.escape(place.file.name)}\.[0-9a-f]{{16}}")
+    left = [path for path in place.file.parent.iterdir() if name.fullmatch(path.name)]
+    if left:
+        place.key.unlink(missing_ok=True)
+    for path in left:
+        for ending in ("-wal", "-shm", ""):
+            Path(f"{path}{ending}").unlink(missing_ok=True)
 
 
 def opened(place: Place) -> Ledger:
@@ -141,9 +167,10 @@ def opened(place: Place) -> Ledger:
     if not place.anchor.exists():
         ledger = Ledger.open(url_of(file), place.key)
         if ledger.show().entries > _NEWLY_MADE:
+            anew = ["privypurse", "ledger", "verify", "--ledger", url_of(place.file), "--anchor", str(place.anchor)]
             raise InvalidInput(
-                f"{place.anchor} is missing, by which an older copy of {place.file} would be told; put it back, or "
-                "write it anew with Ledger.write_anchor if this is the latest copy for certain"
+                f"{place.anchor} is missing, by which an older copy of {place.file} would be told; put it back. If "
+                f"this is the latest copy for certain, begin it anew: {shlex.join([*anew, '--new-anchor'])}"
             )
         ledger.write_anchor(place.anchor)
     return Ledger.open(url_of(file), place.key, anchor=place.anchor)

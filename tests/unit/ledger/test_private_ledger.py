@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import privypurse as pp
+from privypurse import cli
 from privypurse.ledger import private, private_ledger, row_ids
 
 IDS = np.array([f"P{number}" for number in range(9)])
@@ -104,8 +106,38 @@ def test_an_older_copy_or_a_missing_one_is_refused(tmp_path: Path) -> None:
             private_ledger(tmp_path, budgets())
     (tmp_path / "purses.db").write_bytes(new)
     (tmp_path / "purses.anchor").unlink()
-    with pytest.raises(pp.InvalidInput, match=r"purses\.anchor is missing"):
+    with pytest.raises(pp.InvalidInput, match=r"purses\.anchor is missing") as refused:
         private_ledger(tmp_path, budgets())
+    command = str(refused.value).split("begin it anew: ")[1]
+    assert cli.main(shlex.split(command)[1:]) == 0
+    assert private_ledger(tmp_path, budgets()).id == ledger.id
+
+
+def test_a_lone_key_is_a_lost_ledger(tmp_path: Path) -> None:
+    ledger = private_ledger(tmp_path, budgets())
+    spend(ledger, ["P3"], 1000)
+    key = (tmp_path / "purses.key").read_bytes()
+    for name in ("purses.db", "purses.anchor"):
+        (tmp_path / name).unlink()
+    for _ in range(2):
+        with pytest.raises(pp.InvalidInput, match=r"missing beside its key .*put it back"):
+            private_ledger(tmp_path, budgets())
+    assert [path.name for path in tmp_path.iterdir()] == ["purses.key"]
+    assert (tmp_path / "purses.key").read_bytes() == key
+
+
+def test_one_that_cannot_be_made_leaves_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it would be refused ever after, as one that was lost."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("privypurse.ledger.private.os.rename", full)
+        with pytest.raises(pp.InvalidInput, match="cannot be made: No space left"):
+            private_ledger(tmp_path, budgets())
+    assert list(tmp_path.iterdir()) == []
+    private_ledger(tmp_path, budgets())
 
 
 def test_one_that_was_killed_while_it_was_made_is_made_whole(tmp_path: Path) -> None:
@@ -126,6 +158,7 @@ private.private_ledger({str(tmp_path / place)!r}, pp.Budgets([1.0, 2.0], person=
         ledger = private_ledger(tmp_path / place, budgets([1.0, 2.0], ["a", "b"]))
         assert granted(ledger, ["a", "b"]) == [1.0, 2.0]
         assert ledger.verify().problems == []
+        assert {path.name for path in (tmp_path / place).iterdir()} == {"purses.db", "purses.key", "purses.anchor"}
 
 
 def test_two_who_make_it_at_once_have_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
