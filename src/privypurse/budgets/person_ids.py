@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import unicodedata
 import uuid
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 
@@ -26,6 +28,12 @@ _FLOAT = (
 )
 _NAMED = 3  # ids that an error names
 _KEY = 16  # bytes
+_UUID_LENGTH = 36
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UNSEEN = {"Cc", "Cf"}  # control and format characters
+_BLANK = re.compile(  # of other categories; Unicode's Default_Ignorable_Code_Point
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
 _PLAIN = {str, int, float, list, tuple}  # kinds that NumPy keeps; enumerations it writes by name, cut off
 
 
@@ -51,8 +59,10 @@ def texts_of(ids: AnyArray, name: str = "person") -> list[str]:
     """The ids as text: 7, "7" and " 7" are the same person, "07" is another.
 
     A table is read as text and a data frame as numbers, and both may hold the same people. To take two for one is
-    strict; to take one for two would fill a purse twice, so space around an id does not count, nor does how an
-    accented letter is put together (Unicode's NFC). Floats, booleans and dates are refused: how they are written
+    strict; to take one for two would fill a purse twice. So space around an id does not count, nor what does not
+    show (a byte order mark, a zero-width space, a soft hyphen, a control character), nor by which of Unicode's
+    characters a letter or digit is written: put together or not, full-width, as a ligature (NFKC, by which x² is x2,
+    too), nor the case of a UUID with its hyphens. Floats, booleans and dates are refused: how they are written
     depends on who writes them.
     """
     if ids.dtype.kind == "f":
@@ -62,7 +72,7 @@ def texts_of(ids: AnyArray, name: str = "person") -> list[str]:
     if ids.dtype.kind in "iu":
         return list(map(str, values))
     texts = values if set(map(type, values)) == {str} else [_text(value) for value in values]
-    found = [_plain(text) for text in texts]
+    found = _all_plain(texts)
     wrong = np.fromiter((not text for text in found), dtype=bool, count=len(found))
     if wrong.any():
         first = values[int(np.argmax(wrong))]
@@ -70,10 +80,30 @@ def texts_of(ids: AnyArray, name: str = "person") -> list[str]:
     return found
 
 
+def _all_plain(texts: list[str | None]) -> list[str]:
+    """As they are compared; where no text can be anything but plain, all at once."""
+    if None not in texts:
+        whole = "".join(texts)  # type: ignore[arg-type]
+        if whole.isascii() and whole.isprintable() and "-" not in whole:
+            return list(map(str.strip, texts))  # type: ignore[arg-type]
+    return [_plain(text) for text in texts]
+
+
 def _plain(text: str | None) -> str:
     """As it is compared; "" for what is no id."""
     bare = "" if text is None else text.strip()
-    return bare if bare.isascii() else unicodedata.normalize("NFC", bare)
+    if not (bare.isascii() and bare.isprintable()):
+        bare = unicodedata.normalize("NFKC", _seen(bare)).strip()
+    if len(bare) == _UUID_LENGTH and bare != (lower := bare.lower()) and _UUID.fullmatch(lower):
+        return lower
+    return bare
+
+
+def _seen(text: str) -> str:
+    """Without the characters that do not show."""
+    if text.isprintable() and not _BLANK.search(text):
+        return text
+    return "".join(one for one in text if one.isspace() or not (category(one) in _UNSEEN or _BLANK.match(one)))
 
 
 def _text(value: Any) -> str | None:

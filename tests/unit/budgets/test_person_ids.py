@@ -29,6 +29,7 @@ def planned(ids=WHO, epsilon=EPSILON, method="sample", **changes):
     return pp.plan(pp.Budgets(epsilon, person=ids), method, **{**SHAPE, **changes})
 
 
+SOMEBODY = uuid.UUID("1b4e28ba-2fa1-11d2-883f-b9a761bde3fb")
 PLANS = {method: planned(method=method) for method in ("sample", "scale")}
 SEVERAL = {method: planned([*WHO, "anna"], [*EPSILON, 0.5], method=method) for method in ("sample", "scale")}
 
@@ -313,8 +314,29 @@ def test_a_plan_that_spends_more_than_it_promises_is_refused():
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("C1", "C1 "), ("C1", "\tC1"), ("C1", "\u00a0C1"), ("Zo\u00eb", "Zoe\u0308"), (7, " 7"), (b"bo ", "bo")],
-    ids=["space behind", "tab before", "hard space", "accents", "number", "bytes"],
+    [
+        pytest.param("C1", "C1 ", id="space behind"),
+        pytest.param("C1", "\tC1", id="tab before"),
+        pytest.param("C1", "\u00a0C1", id="hard space"),
+        pytest.param("Zo\u00eb", "Zoe\u0308", id="accents"),
+        pytest.param(7, " 7", id="number"),
+        pytest.param(b"bo ", "bo", id="bytes"),
+        pytest.param(7, "\ufeff7", id="byte order mark"),
+        pytest.param(7, "\ufeff 7", id="byte order mark and space"),
+        pytest.param(b"\xef\xbb\xbf7", 7, id="byte order mark in bytes"),
+        pytest.param("AB", "A\u200bB", id="zero-width space"),
+        pytest.param("AB", "A\u202eB\u202c", id="right to left"),
+        pytest.param("Zo\u00eb", "Zoe\u200d\u0308", id="joiner before an accent"),
+        pytest.param("AB", "A\u034fB\ufe0f", id="marks that do not show"),
+        pytest.param("AB", "A\u3164B", id="filler"),
+        pytest.param("7", "7\u00ad", id="soft hyphen"),
+        pytest.param("7", "7\x00", id="control character"),
+        pytest.param(12, "\uff11\uff12", id="full-width"),
+        pytest.param("fi", "\ufb01", id="ligature"),
+        pytest.param("x2", "x\u00b2", id="superscript"),
+        pytest.param(SOMEBODY, str(SOMEBODY).upper(), id="UUID in capitals"),
+        pytest.param(str(SOMEBODY), "".join(chr(ord(one) + 0xFEE0) for one in str(SOMEBODY)), id="UUID, full-width"),
+    ],
 )
 def test_one_person_written_in_two_ways_has_one_purse(one, other):
     """With a purse for each way of writing, whoever is in the table in both spends ε twice."""
@@ -326,11 +348,24 @@ def test_one_person_written_in_two_ways_has_one_purse(one, other):
 
 
 def test_what_is_written_otherwise_stays_somebody_else():
-    ids = ["7", "07", "+7", "7.0", "a", "A", "a b", "ab", "\u00e9", "e"]
+    ids = ["7", "07", "+7", "7.0", "a", "A", "a b", "a\tb", "ab", "\u00e9", "e", "\u0667", "\u0430", "\ue000"]
+    ids += [f"{SOMEBODY}-a", f"{SOMEBODY}-A", SOMEBODY.hex, SOMEBODY.hex.upper(), "a" * 36, "A" * 36]
     assert pp.Budgets(np.ones(len(ids)), person=ids).people == len(ids)
 
 
-@pytest.mark.parametrize("nobody", [" ", "\t", "\u00a0", ""])
+@settings(max_examples=500, deadline=None)
+@given(st.text(max_size=8))
+def test_the_canonical_form_is_its_own(text):
+    """Else an id that was read back in canonical form would be somebody else."""
+    try:
+        [once] = texts_of(ids_of([text]))
+    except pp.InvalidInput:
+        return
+    assert texts_of(ids_of([once])) == [once]
+    assert texts_of(ids_of([f"\ufeff{text}\u200b", 1])) == [once, "1"]
+
+
+@pytest.mark.parametrize("nobody", [" ", "\t", "\u00a0", "", "\ufeff", "\u200b \u00ad", "\x00"])
 def test_blank_is_no_id(nobody):
     with pytest.raises(pp.InvalidInput, match="no id"):
         pp.Budgets([1.0, 1.0], person=["anna", nobody])
