@@ -100,6 +100,26 @@ def test_a_second_training_takes_what_the_first_one_left(monkeypatch):
     pp.Ledger.open("sqlite:///purses.db", anchor="second/anchor.json")
 
 
+def test_delta_is_the_ledgers_where_nobody_chooses_one(monkeypatch, capsys):
+    monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", KEY.hex())
+    ledger = pp.Ledger.create("sqlite:///purses.db", epsilons=EPSILONS, delta=1e-6, key=KEY)
+    ledger.join(IDS, GRANTED)
+    table("people.csv", np.arange(N))
+    command = (
+        "plan people.csv --person id --steps 20 --batch-size 60 --noise-multiplier 3 --accountant rdp --at-most 0.3"
+    )
+    assert cli.main([*command.split(), "--ledger", "sqlite:///purses.db"]) == 0
+    Path("config.toml").write_text(CONFIG.format(table="people.csv", out="run", at_most=0.3))
+    planned = capsys.readouterr().out
+    assert cli.main(["train", "config.toml"]) == 0
+    for said in (planned, capsys.readouterr().out):
+        assert "δ = 1e-06 for everyone, as in the ledger" in said
+        assert "which is the default" not in said
+        assert "the cap, ε = 0.3, is" in said
+    for plan in ("plan.json", "run/plan.json"):
+        assert (pp.Plan.load(plan).levels.delta == 1e-6).all()
+
+
 def test_what_the_commands_print_tells_nobodys_balance(monkeypatch, capsys):
     monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", KEY.hex())
     ledger = new_ledger(Path.cwd())

@@ -16,6 +16,7 @@ import numpy as np
 
 from privypurse.accounting.inverse import Inverse
 from privypurse.arrays import AnyArray, FloatArray, IntArray, distinct
+from privypurse.assignment import ledger_notes
 from privypurse.assignment.method import Assignment, Calibrator, Method
 from privypurse.budgets import Budgets
 from privypurse.budgets.levels import Levels
@@ -114,7 +115,8 @@ def assigned(
     place = np.minimum(prices.affordable(payable), prices.at_most(allowed)[level_of])
     (level, row), of_person = distinct(level_of, place)
     rates, norms = prices.table(row, shape)
-    notes = (*decided.notes, *_public_note(ledger, members, under.own))
+    said = ledger_notes.notes_on(ledger, members, budgets, at_most)
+    notes = (*decided.notes, *said, *_public_note(ledger, members, under.own))
     made = replace(decided, rate=rates, clip_norm=norms, capped=decided.capped[level], from_budgets=True, notes=notes)
     people = np.bincount(of_person).astype(np.int64)
     return Assigned(made, Levels(levels.epsilon[level], levels.delta[level], people), of_person, under)

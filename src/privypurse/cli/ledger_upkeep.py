@@ -14,6 +14,8 @@ from privypurse.cli.arguments import ledger_url, numbers, open_ledger, require_k
 from privypurse.cli.ledger_command import Command, say
 from privypurse.cli.showing import as_it_is
 
+_LARGE_DELTA = 1e-3
+
 
 def _nothing_more(command: argparse.ArgumentParser) -> None:
     """For commands that take the ledger alone."""
@@ -55,6 +57,13 @@ def _init(options: argparse.Namespace, console: Console) -> None:
     )
     say(console, f"made ledger {ledger.id}")
     _show_rungs(ledger, console)
+    if options.delta >= _LARGE_DELTA:
+        say(
+            console,
+            f"warning: δ = {options.delta:g} would be kept by publishing all about one person in "
+            f"{1 / options.delta:,.0f}; it is fixed for good, so make another ledger, with a δ "
+            "well below 1 / people, before anybody joins",
+        )
     say(
         console, "Keep the key elsewhere than the ledger, and keep both: without the key nobody's purse can be found."
     )

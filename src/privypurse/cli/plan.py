@@ -64,7 +64,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     who.add_argument("--epsilon", metavar="COLUMN", help='column of budgets (default: "epsilon")')
     who.add_argument("--level", metavar="COLUMN", help="column of categories, instead of --epsilon")
     who.add_argument("--levels", metavar="NAME=ε,…", type=levels, help="the ε of each category")
-    who.add_argument("--delta", type=number_or_name, help=f"a number or a column (default: {DEFAULT_DELTA:g})")
+    who.add_argument(
+        "--delta", type=number_or_name, help=f"a number or a column (default: the ledger's, or {DEFAULT_DELTA:g})"
+    )
     who.add_argument(
         "--person",
         metavar="COLUMN",
@@ -104,14 +106,14 @@ def run(options: argparse.Namespace, console: Console) -> None:
         raise pp.InvalidInput(f"--threshold is for --method exclude, not {options.method}")
     table, asked, ledger = Path(options.table), _taken(NewPlan, options), ledger_if_named(options)
     with unchanged(table):
-        budgets, seal = granted(_taken(Grants, options), table)
+        budgets, seal = granted(_taken(Grants, options), table, ledger=ledger)
     with bar(console, "certifying") as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: the plan's facts say it
         shown = progress if ledger is None else None  # how many levels there are follows from real balances
         plan = made(asked, budgets, seal, shown, ledger)
         plan.spent_by_level(progress=shown)
     if options.delta is None:
-        console.print(default_delta("--delta"))
+        console.print(default_delta("--delta", ledger))
     show_plan(plan, console)
     plan.save(options.out)
     console.print(f"written to {as_it_is(options.out)}")

@@ -14,6 +14,7 @@ import privypurse as pp
 from privypurse._totals import NOT_KEPT
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.plans import summary
+from privypurse.runs.planning import usual_delta
 
 _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -36,8 +37,11 @@ def show_plan(plan: pp.Plan, console: Console) -> None:
         console.print(line, style="dim")
 
 
-def default_delta(option: str) -> str:
+def default_delta(option: str, ledger: pp.Ledger | None = None) -> str:
     """Said where nobody chose one."""
+    if ledger is not None:
+        least = "" if len({rung.delta for rung in ledger.rungs}) == 1 else ", the smallest of its rungs"
+        return f"δ = {usual_delta(ledger):g} for everyone, as in the ledger{least}"
     return f"δ = {DEFAULT_DELTA:g} for everyone, which is the default: choose it with {option}, well below 1 / people"
 
 

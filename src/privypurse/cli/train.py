@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
     def planned(plan: pp.Plan) -> None:
         waiting.close()  # two bars at once would write over each other
-        for line in _about(config, plan):
+        for line in _about(config, plan, ledger):
             console.print(as_it_is(line))
         show_plan(plan, console)
         console.print()
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     _show(finished, config.training.seed, console)
 
 
-def _about(config: RunConfig, plan: pp.Plan) -> Iterator[str]:
+def _about(config: RunConfig, plan: pp.Plan, ledger: pp.Ledger | None) -> Iterator[str]:
     """What the reader of a plan has to know of where it comes from."""
     if config.budgets is None:
         yield "What people grant now was not compared with the plan; with [budgets] beside plan = it is."
@@ -105,7 +105,7 @@ def _about(config: RunConfig, plan: pp.Plan) -> Iterator[str]:
         if config.budgets.simulate is not None:
             yield "Budgets are simulated: nobody in the data granted them."
         if config.budgets.delta is None:
-            yield default_delta("delta under [budgets]")
+            yield default_delta("delta under [budgets]", ledger)
     if plan.absent:
         gone = f"{plan.absent:,} planned people have no row in the table"
         yield f"{gone}: they are absent and contribute nothing. Sensitive."

@@ -110,7 +110,7 @@ class Grants:
     levels: Mapping[str, float] | None = None
     person: str | None = None
     delta: Annotated[float | str | None, Meta(description="a number, or the name of a column")] = None
-    """None where nobody chose one: `DEFAULT_DELTA`."""
+    """None where nobody chose one: the ledger's, without one `DEFAULT_DELTA`."""
 
     def __post_init__(self) -> None:
         if self.simulate is None:

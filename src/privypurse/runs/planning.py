@@ -31,7 +31,7 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None, l
     rows: by their ids, or for exactly this file.
     """
     table = config.data.table if isinstance(config.data, Table) else None
-    budgets, seal = (None, None) if config.budgets is None else granted(config.budgets, table, records)
+    budgets, seal = (None, None) if config.budgets is None else granted(config.budgets, table, records, ledger)
     if isinstance(config.plan, Path):
         loaded = Plan.load(config.plan)
         _refuse_others(loaded, config, budgets)
@@ -74,9 +74,11 @@ def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> No
         plan.check(budgets)
 
 
-def granted(asked: Grants, table: Path | None, records: int = 0) -> tuple[Budgets, Seal | None]:
+def granted(
+    asked: Grants, table: Path | None, records: int = 0, ledger: Ledger | None = None
+) -> tuple[Budgets, Seal | None]:
     """Everybody's budgets, and without ids what binds them to the table as it was read."""
-    delta = DEFAULT_DELTA if asked.delta is None else asked.delta
+    delta = usual_delta(ledger) if asked.delta is None else asked.delta
     if asked.simulate is not None:
         random = np.random.default_rng(asked.simulate.seed)
         budgets = Budgets(
@@ -88,6 +90,11 @@ def granted(asked: Grants, table: Path | None, records: int = 0) -> tuple[Budget
             table, asked.epsilon, level=asked.level, levels=asked.levels, person=asked.person, delta=delta
         )
     return budgets, None if table is None or budgets.person is not None else Seal.of(table)
+
+
+def usual_delta(ledger: Ledger | None) -> float:
+    """Where nobody chooses one: the ledger's δ, of several the smallest, which keeps all of them."""
+    return DEFAULT_DELTA if ledger is None else min(rung.delta for rung in ledger.rungs)
 
 
 def made(

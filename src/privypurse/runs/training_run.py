@@ -60,7 +60,6 @@ def train_by(
     if ledger is not None:
         ledger.require_latest(settings.out)
     device = device_of(settings.device)
-    check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # said before the work, not after it
     # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
     with unchanged(config.data.table) if isinstance(config.data, Table) else nullcontext():
         records = records_of(config.data)
@@ -68,6 +67,7 @@ def train_by(
             torch.manual_seed(settings.seed)
         model = model_of(config.model, records.shape, records.classes).to(device)
         optimizer = optimizer_of(config.optimizer, model)
+        check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # before what takes long
         plan = plan_of(config, len(records.train), certifying, ledger).for_records(records.train.person)
     plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
     planned(plan)

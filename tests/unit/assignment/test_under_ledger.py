@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import optimize, stats
 
 import privypurse as pp
 from ledger_tools import DELTA, EPSILONS, UNIT, copied, new_ledger, step_cost
@@ -235,3 +237,33 @@ def test_what_cannot_be_is_refused_by_name(ledger):
         pp.plan(BUDGETS, ledger="sqlite:///purses.db", **SHAPE)
     with pytest.raises(pp.InvalidInput, match="Nobody"):
         pp.plan(pp.Budgets([1.0], delta=DELTA, person=["Nobody"]), **shape)
+
+
+def test_a_plan_says_how_much_of_a_purse_its_cap_is(ledger):
+    """Public numbers: α·μ²/2 of a Gaussian release that is (0.3, δ)-DP, over what ε = 0.5 and ε = 2 hold."""
+    plan = pp.plan(BUDGETS, ledger=ledger, at_most=0.3, noise_multiplier=3.0, **SHAPE)
+    mu = optimize.brentq(lambda mu: gaussian_delta(0.3, mu) - DELTA, 1e-3, 1)
+    shares = []
+    for epsilon, order in ((0.5, 28), (2.0, 9)):
+        held = epsilon - math.log1p(-1 / order) + (math.log(DELTA) + math.log(order)) / (order - 1)
+        shares.append(f"{order * mu**2 / 2 / held:.0%}".replace("%", " %"))
+    lowest, highest = shares
+    said = f"the cap, ε = 0.3, is {lowest} of the lowest rung (ε = 0.5) and {highest} of the highest rung (ε = 2)"
+    assert any(note.startswith(said) for note in plan.notes)
+    assert said in plan.summary()
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Balle & Wang 2018, arXiv 1805.06530, Theorem 8."""
+    phi = stats.norm.cdf
+    return float(phi(mu / 2 - epsilon / mu) - math.exp(epsilon) * phi(-mu / 2 - epsilon / mu))
+
+
+def test_what_is_above_all_that_was_granted_is_said(ledger):
+    shape = {**SHAPE, "noise_multiplier": 3.0}
+    above = "above what they granted in the ledger"
+    assert any("it caps nothing" in note for note in pp.plan(BUDGETS, ledger=ledger, at_most=9, **shape).notes)
+    greedy = pp.Budgets(GRANTED + 8, delta=DELTA, person=IDS)
+    assert any(above in note for note in pp.plan(greedy, ledger=ledger, at_most=0.3, **shape).notes)
+    modest = pp.plan(BUDGETS, ledger=ledger, at_most=0.3, **shape).notes
+    assert not any(above in note or "caps nothing" in note for note in modest)

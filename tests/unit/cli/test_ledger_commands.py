@@ -55,6 +55,11 @@ def charge(ledger: pp.Ledger, run_id: str, noise: float = 20.0) -> None:
     ledger.charge(run_id, members, charges, np.zeros(2, dtype=int), at_most=0.4, purpose="how many")
 
 
+def test_a_large_delta_is_said_when_a_ledger_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "all about one person in 10;" in done(capsys, "ledger init --epsilons 1 --delta 0.1 --key ledger.key")
+    assert "one person in" not in done(capsys, "ledger init --epsilons 1 --ledger sqlite:///other.db")
+
+
 def test_a_dry_run_shows_the_difference_and_writes_nothing(
     capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
 ) -> None:

@@ -242,6 +242,9 @@ def test_a_finished_run_is_not_overwritten_and_a_wrong_one_leaves_nothing():
     with pytest.raises(pp.InvalidInput, match=r"already holds the model.pt of a run.*spends everyone's ε again"):
         train_by(parse_config(CONFIG))
     assert Path("privypurse-run/model.pt").read_bytes() == before
+    for old, new in (("lr = 0.1", "lr = -1.0"), ('kind = ["b", "a"]', 'kind = ["b"]')):  # not hidden behind it
+        with pytest.raises(pp.InvalidInput, match=r"^(?!.*already holds)"):
+            train_by(edited((old, new)))
     with pytest.raises(pp.InvalidInput, match=r"out people.csv is a file"):
         train_by(edited(('device = "cpu"', 'out = "people.csv"')))
     with pytest.raises(pp.InvalidInput, match=r"out people.csv/x cannot be written to"):
