@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
 
 LEDGER_VARIABLE = "PRIVYPURSE_LEDGER"
+ANCHOR_VARIABLE = "PRIVYPURSE_LEDGER_ANCHOR"
 
 
 def number_or_name(text: str) -> float | str:
@@ -77,7 +78,9 @@ def add_ledger_options(command: argparse.ArgumentParser, *, key: bool = True) ->
         said = f"the ledger's key file (default: ${KEY_VARIABLE}, the path or the key itself)"
         where.add_argument("--key", metavar="FILE", type=Path, help=said)
     said = "a file outside of the database, or the folder of a run, that says how far it had come: an older copy is "
-    where.add_argument("--anchor", metavar="FILE|FOLDER", type=Path, help=f"{said}refused")
+    where.add_argument(
+        "--anchor", metavar="FILE|FOLDER", type=Path, help=f"{said}refused (default: ${ANCHOR_VARIABLE})"
+    )
 
 
 def ledger_url(options: argparse.Namespace) -> str:
@@ -86,6 +89,18 @@ def ledger_url(options: argparse.Namespace) -> str:
     if not url:
         raise InvalidInput(f"no ledger is named; give --ledger sqlite:///FILE, or set {LEDGER_VARIABLE}")
     return str(url)
+
+
+def anchor_of(options: argparse.Namespace) -> Path | None:
+    """The ledger's anchor, from the option or the environment."""
+    named = options.anchor or os.environ.get(ANCHOR_VARIABLE)
+    return Path(named) if named else None
+
+
+def require_latest_beside(ledger: Ledger, *folders: Path) -> None:
+    """Raise if a run in one of these folders knows more of this ledger than there is in it."""
+    for folder in {one.resolve() for one in folders}:
+        ledger.require_latest(folder / "run")  # as one that is to lie there, beside all others
 
 
 def ledger_if_named(options: argparse.Namespace, configured: str | None = None) -> Ledger | None:
@@ -102,7 +117,7 @@ def open_ledger(options: argparse.Namespace) -> Ledger:
         require_key(options)
     new_anchor = getattr(options, "new_anchor", False)
     key = getattr(options, "key", None)
-    return Ledger.open(ledger_url(options), key=key, anchor=options.anchor, new_anchor=new_anchor)
+    return Ledger.open(ledger_url(options), key=key, anchor=anchor_of(options), new_anchor=new_anchor)
 
 
 def require_key(options: argparse.Namespace) -> None:

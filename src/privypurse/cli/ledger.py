@@ -21,9 +21,9 @@ from a table of consents to a receipt:
   privypurse ledger import people.csv --ledger sqlite:///purses.db --key ledger.key
   privypurse receipt --person C0431 --ledger sqlite:///purses.db --key ledger.key
 
---ledger and --key may be left out where PRIVYPURSE_LEDGER and PRIVYPURSE_LEDGER_KEY are set. Each command has a
---help of its own. Commands that show something tell nobody's balance, nor how many people chose what; a receipt is
-for the person whom it is about.
+--ledger, --key and --anchor may be left out where PRIVYPURSE_LEDGER, PRIVYPURSE_LEDGER_KEY and
+PRIVYPURSE_LEDGER_ANCHOR are set. Each command has a --help of its own. Commands that show something tell nobody's
+balance, nor how many people chose what; a receipt is for the person whom it is about.
 """
 _ORDER = ("init", "import", "consent", "show", "runs", "recover", "verify", "export", "forget", "backup", "form")
 _COMMANDS = ledger_upkeep.COMMANDS | ledger_people.COMMANDS

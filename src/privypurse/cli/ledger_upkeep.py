@@ -10,7 +10,15 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.cli.arguments import ledger_url, numbers, open_ledger, require_key, writing
+from privypurse.cli.arguments import (
+    anchor_of,
+    ledger_url,
+    numbers,
+    open_ledger,
+    require_key,
+    require_latest_beside,
+    writing,
+)
 from privypurse.cli.ledger_command import Command, say
 from privypurse.cli.showing import as_it_is
 
@@ -53,7 +61,7 @@ def _init(options: argparse.Namespace, console: Console) -> None:
         adversary=options.adversary,
         set_apart=options.set_apart,
         key=options.key,
-        anchor=options.anchor,
+        anchor=anchor_of(options),
     )
     say(console, f"made ledger {ledger.id}")
     _show_rungs(ledger, console)
@@ -130,15 +138,24 @@ def _verify_options(command: argparse.ArgumentParser) -> None:
 
 
 def _verify(options: argparse.Namespace, console: Console) -> None:
-    if options.new_anchor and options.anchor is None:
+    anchor = anchor_of(options)
+    if options.new_anchor and anchor is None:
         raise pp.InvalidInput("--new-anchor begins the file that --anchor names; give --anchor FILE too")
-    found = open_ledger(options).verify()
+    ledger = open_ledger(options)
+    require_latest_beside(ledger, Path())
+    found = ledger.verify()
     if found.problems:
         raise pp.PrivyPurseError(f"the ledger is not what it should be: {'; '.join(found.problems)}")
     say(
         console,
         f"{found.entries:,} entries, {found.runs:,} runs: the chain is whole, and nobody's purse is overdrawn",
     )
+    if anchor is None:
+        say(
+            console,
+            "Whether this is the latest copy of the ledger cannot be told without its anchor: name that file, or the "
+            "folder of its latest run, by --anchor",
+        )
 
 
 def _file_option(command: argparse.ArgumentParser) -> None:
@@ -165,7 +182,8 @@ Make a new ledger. Its rungs (the ε that people can choose from), δ, adversary
 good: every rung has a Rényi order for life that follows from them, and every release is charged at all of them.
 
 --key names the key file, which is written if it is not there. Keep it elsewhere than the ledger. --anchor names a new
-file, also elsewhere, by which an old copy of the ledger is told: name it with every command from then on.
+file, also elsewhere, by which an old copy of the ledger is told: name it with every command from then on, or once
+for all in PRIVYPURSE_LEDGER_ANCHOR.
 
   privypurse ledger init --ledger sqlite:///purses.db --key ledger.key --epsilons 0.5,1,2,4 --delta 1e-5
 """,
@@ -219,7 +237,8 @@ proves are taken in. Whoever may have been charged since is frozen: nothing more
         """
 Recompute the chain of entries, every cap and everybody's sums from raw entries, by other code than that which
 charges. Exit code 2 names what does not fit. --anchor also finds out that the end of the ledger is missing; so does
-the folder of any run under it. A ledger that was made without an anchor gets one by --new-anchor.
+the folder of any run under it; folders of runs in the working folder are looked at unasked. A ledger that was made
+without an anchor gets one by --new-anchor.
 
   privypurse ledger verify --ledger sqlite:///purses.db --anchor anchor.json
   privypurse ledger verify --ledger sqlite:///purses.db --anchor my-run

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.cli.arguments import add_ledger_options, number_or_name, numbers
+from privypurse.cli.arguments import add_ledger_options, number_or_name, numbers, require_latest_beside
 from privypurse.cli.showing import as_it_is
 from privypurse.cli.table_purses import EPSILON, budgets_of, check_options, ledger_is_named, private_path, purses_of
 from privypurse.errors import PrivyPurseWarning
@@ -59,7 +59,7 @@ with one ε for all, and a column that says whose record it is (recommended: the
 With --ledger each person has one purse for life, which trainings and rounds use too (see privypurse ledger --help).
 Everybody's ε is then what they granted there:
 
-  export PRIVYPURSE_LEDGER=sqlite:///purses.db PRIVYPURSE_LEDGER_KEY=ledger.key
+  export PRIVYPURSE_LEDGER=sqlite:///purses.db PRIVYPURSE_LEDGER_KEY=ledger.key PRIVYPURSE_LEDGER_ANCHOR=anchor.json
   privypurse query stays.parquet --person patient --purpose "to plan wards" count --noise 30
 
 conditions (--where): column names (`in backticks` if they hold spaces), numbers, 'text', dates as '2026-01-31',
@@ -142,6 +142,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.out is not None:  # said before anybody pays
         check_free(options.out, "answer.json")
     kept = purses_of(options, table, budgets)
+    require_latest_beside(kept.ledger, Path(), Path(options.table).resolve().parent)
     if options.out is not None:
         kept.ledger.require_latest(options.out)
         folder = RunFolder.begin(options.out, "query")
