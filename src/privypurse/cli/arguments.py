@@ -28,12 +28,23 @@ def number_or_name(text: str) -> float | str:
         return text
 
 
+def person_id(text: str) -> str:
+    """Not nothing."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the id is empty; name one person")
+    return text
+
+
 def numbers(text: str) -> list[float]:
     """0,10,20"""
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 0,10,20") from None
+    found = []
+    for word in text.split(","):
+        try:
+            found.append(float(word))
+        except ValueError:
+            said = f"{text!r} is not a list of numbers such as 0.5,1,2: {word!r} is no number"
+            raise argparse.ArgumentTypeError(said) from None
+    return found
 
 
 def levels(text: str) -> dict[str, float]:

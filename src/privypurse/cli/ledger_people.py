@@ -10,7 +10,7 @@ from rich.console import Console
 
 import privypurse as pp
 from privypurse.cli import purse_import
-from privypurse.cli.arguments import open_ledger, writing
+from privypurse.cli.arguments import open_ledger, person_id, writing
 from privypurse.cli.ledger_command import Command, say
 
 
@@ -58,14 +58,19 @@ def _import(options: argparse.Namespace, console: Console) -> None:
         say(console, "nothing was written; leave --dry-run out to do so")
 
 
+_UNTIL = "the last day, such as 2030-12-31, to its end (UTC), or 'until withdrawn'"
+
+
 def _consent_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--person", required=True, metavar="ID", help="whose consent")
+    command.add_argument("--person", type=person_id, required=True, metavar="ID", help="whose consent")
     what = command.add_mutually_exclusive_group(required=True)
     what.add_argument("--epsilon", type=float, metavar="ε", help="one of the ledger's rungs: raises or lowers")
     what.add_argument("--withdraw", action="store_true", help="nothing more is charged; what is spent stays spent")
     what.add_argument("--merge", metavar="ID", help="another id of the same person: refused, with the reason")
     command.add_argument("--join", action="store_true", help="somebody new, whom the ledger does not know yet")
-    command.add_argument("--valid-until", metavar="DATE", help="such as 2030-12-31, or 'until withdrawn'")
+    back = "somebody who has withdrawn or been forgotten comes back, with what they had spent"
+    command.add_argument("--returning", action="store_true", help=back)
+    command.add_argument("--valid-until", metavar="DATE", help=_UNTIL)
     _said_options(command, "kept with the consent", said=None)
 
 
@@ -74,8 +79,9 @@ def _consent(options: argparse.Namespace, console: Console) -> None:
     if options.merge is not None:
         ledger.merge(options.person, options.merge)
     if options.withdraw:
-        if options.join:
-            raise pp.InvalidInput("--join goes with --epsilon, not with --withdraw; leave one of the two out")
+        if options.join or options.returning:
+            option = "--join" if options.join else "--returning"
+            raise pp.InvalidInput(f"{option} goes with --epsilon, not with --withdraw; leave one of the two out")
         ledger.withdraw([options.person], recorded_by=options.recorded_by)
         say(console, "withdrawn: nothing more is charged")
         return
@@ -109,11 +115,18 @@ def _granted(ledger: pp.Ledger, person: str) -> _Granted | None:
 
 
 def _refuse_wrong_join(options: argparse.Namespace, before: _Granted | None) -> None:
-    """A mistyped id must not become a new person with a full purse."""
+    """A mistyped id must not become a new person with a full purse, nor bring back somebody who has left."""
     if before is None and not options.join:
         raise pp.InvalidInput(
             f"--person {options.person!r} never joined this ledger; check the id, or add --join for somebody new"
         )
+    if before is not None and before.left and not options.returning:
+        raise pp.InvalidInput(
+            f"--person {options.person!r} has withdrawn or been forgotten; check the id, or add --returning (without "
+            "--join) if they come back, with what they had spent"
+        )
+    if options.returning and (before is None or not before.left):
+        raise pp.InvalidInput(f"--person {options.person!r} has not left this ledger; leave --returning out")
     if before is not None and options.join:
         raise pp.InvalidInput(
             f"--person {options.person!r} is in this ledger already, with ε = {before.epsilon:g}; leave --join out"
@@ -133,7 +146,7 @@ def _recorded(before: _Granted | None, epsilon: float) -> str:
 
 
 def _forget_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--person", required=True, metavar="ID", help="whom")
+    command.add_argument("--person", type=person_id, required=True, metavar="ID", help="whom")
     command.add_argument("--recorded-by", default="", metavar="WHO", help="who recorded it")
 
 
@@ -147,7 +160,7 @@ def _form_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--purpose", required=True, help="what the data are for, as people will read it")
     command.add_argument("--names", metavar="A,B,…", help="what the rungs are called, from the strictest on")
     command.add_argument("--contact", default="", help="whom to give the record to")
-    command.add_argument("--valid-until", default="", metavar="DATE", help="when consent ends at the latest")
+    command.add_argument("--valid-until", default="", metavar="DATE", help="the last day, to its end (UTC)")
 
 
 def _form(options: argparse.Namespace, console: Console) -> None:
@@ -196,11 +209,13 @@ with it, unless --at-most says what all those questions could cost.
         """
 Record what one person says: that they allow another ε than before, or the same one for longer or for something else,
 or that they withdraw. Purpose and end stay as they were where they are not given. Somebody new needs --join, so that
-a mistyped id becomes no new person with a full purse. Lowered below what is spent already, nothing more is charged.
+a mistyped id becomes no new person with a full purse; somebody who had withdrawn or been forgotten comes back only
+with --returning. Lowered below what is spent already, nothing more is charged.
 
   privypurse ledger consent --join --person C0431 --epsilon 1 --purpose "to plan bus lines" --recorded-by "desk 4"
   privypurse ledger consent --person C0431 --epsilon 2 --valid-until 2030-12-31
   privypurse ledger consent --person C0431 --withdraw
+  privypurse ledger consent --person C0431 --epsilon 1 --returning
 """,
         _consent_options,
         _consent,

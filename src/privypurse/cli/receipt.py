@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from privypurse._storage import replace_text
-from privypurse.cli.arguments import add_ledger_options, open_ledger, writing
+from privypurse.cli.arguments import add_ledger_options, open_ledger, person_id, writing
 from privypurse.cli.showing import as_it_is
 
 SHORT = "what one person allowed, what was used of it, and what that means"
@@ -28,7 +28,7 @@ examples:
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--person", metavar="ID", required=True, help="whose receipt")
+    command.add_argument("--person", type=person_id, metavar="ID", required=True, help="whose receipt")
     add_ledger_options(command)
     command.add_argument("--html", metavar="FILE", type=Path, help="write it as one self-contained page")
     command.add_argument("--json", metavar="FILE", type=Path, help="write it as JSON-LD")

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from privypurse._pages import page
 from privypurse.errors import InvalidInput
+from privypurse.ledger import consents, entries
 from privypurse.ledger.bets import COIN, GUESSES, right_guesses
+from privypurse.ledger.consents import Consent
 from privypurse.ledger.lifetime import Rung
 
 COLUMNS = ("person", "epsilon", "purpose", "valid_until", "recorded_by")
@@ -41,13 +44,15 @@ def consent_form(
     """The page, as HTML.
 
     ``purpose`` says what the data are for, ``names`` what the rungs are called, from the strictest on (numbers, if
-    none are given), ``contact`` whom to give the record to, and ``valid_until`` (a date) when consent ends; a person
-    may choose an earlier one.
+    none are given), ``contact`` whom to give the record to, and ``valid_until`` (a date) the last day of the
+    consent; a person may choose an earlier one.
     """
     if not purpose.strip():
         raise InvalidInput('purpose is empty; say what the data are for, such as purpose="to plan bus lines"')
     if names is not None and len(names) != len(rungs):
         raise InvalidInput(f"names has {len(names)} entries for {len(rungs)} rungs; give one for each")
+    if valid_until:
+        _require_day_to_come(valid_until)
     called = names or [f"Level {place}" for place in range(1, len(rungs) + 1)]
     choices = [
         Choice(name, repr(float(rung.epsilon)), right_guesses(rung.epsilon, rung.delta))
@@ -67,6 +72,15 @@ def consent_form(
         guesses=GUESSES,
         delta=max(rung.delta for rung in rungs),
     )
+
+
+def _require_day_to_come(valid_until: str) -> None:
+    try:
+        date.fromisoformat(valid_until)
+    except ValueError:
+        said = "write a date as 2030-12-31, or leave it out for none"
+        raise InvalidInput(f"valid_until is {valid_until!r}; {said}") from None
+    consents.refuse_past(Consent.of(None, valid_until, ""), entries.now())
 
 
 _SEES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ NEW = Consent("", NEVER)
 
 
 def microseconds(moment: Any) -> int | None:
-    """A time as the ledger keeps it: of a date its beginning, of a time without a zone that in UTC; None stays."""
+    """A time as the ledger keeps it: of a date the end of that day, in UTC as a time without a zone; None stays."""
     match moment:
         case None:
             return None
@@ -72,18 +72,26 @@ def microseconds(moment: Any) -> int | None:
             return NEVER
         case str():
             try:
-                moment = datetime.fromisoformat(moment.strip())
+                moment = _end_of_day(moment.strip()) or datetime.fromisoformat(moment.strip())
             except ValueError:
                 said = f"write a date as 2030-12-31, or {UNTIL_WITHDRAWN!r} for none"
                 raise InvalidInput(f"valid_until is {moment!r}; {said}") from None
         case datetime():
             pass
         case date():
-            moment = datetime(moment.year, moment.month, moment.day)
+            moment = _end_of_day(moment.isoformat())
         case _:
             raise InvalidInput(f"valid_until is {moment!r}; give a date, a datetime or None")
     whole: datetime = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(whole.timestamp() * 1_000_000)
+    return (whole - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _end_of_day(text: str) -> datetime | None:
+    """The last moment of a date; None for what is no date, or has a time."""
+    try:
+        return datetime.combine(date.fromisoformat(text), time.max)
+    except ValueError:
+        return None
 
 
 def refuse_past(consent: Consent, now: int) -> None:

@@ -368,7 +368,7 @@ class Ledger(OpenLedger):
     def history(self, person: Any) -> list[Event]:
         """What the ledger has about one person, oldest first; before a forget only a sum. For that person's eyes."""
         with self._reading() as connection:
-            number = int(people.resolve(connection, [person], keys.required(self._key))[0])
+            number = int(people.resolve(connection, [person], keys.required(self._key), people.CHECK)[0])
             return history.of_person(connection, self.lifetime, number)
 
     def receipt(self, person: Any, contact: str = "") -> Receipt:

@@ -31,6 +31,7 @@ from privypurse.ledger.standing import FORGOTTEN, WITHDRAWN, Standing
 _FEW = 2000  # ids that are asked for one by one; beyond it the whole list is read
 _AT_ONCE = 500
 _NAMED = 3  # ids that an error names
+CHECK = "check the id: 07 is not 7"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +106,17 @@ def count(connection: Connection) -> int:
     return 0 if latest is None else int(latest) + 1
 
 
-def resolve(connection: Connection, ids: Any, key: Key) -> IntArray:
-    """The numbers of people who are all in the ledger; strangers are named."""
+def resolve(
+    connection: Connection, ids: Any, key: Key, advice: str = "join them first, or leave them out"
+) -> IntArray:
+    """The numbers of people who are all in the ledger; strangers are named, with ``advice``."""
     texts, keyed = keyed_ids(ids, key)
     numbers = numbers_of(connection, keyed)
     if (numbers < 0).any():
         unknown = [texts[place] for place in np.flatnonzero(numbers < 0)[: _NAMED + 1].tolist()]
-        raise InvalidInput(
-            f"ids has {_few(unknown)}, who never joined this ledger ({int((numbers < 0).sum()):,} in all); join them "
-            "first, or leave them out"
-        )
+        strangers = int((numbers < 0).sum())
+        count = "" if strangers == 1 else f" ({strangers:,} in all)"
+        raise InvalidInput(f"ids has {_few(unknown)}, who never joined this ledger{count}; {advice}")
     return numbers
 
 
@@ -225,7 +227,7 @@ def add(connection: Connection, first: int, keyed: Sequence[bytes]) -> dict[str,
 
 def leave(connection: Connection, kind: str, ids: Any, key: Key, consent: Consent) -> None:
     """Withdraw or forget: no further charge. What is spent stays spent."""
-    numbers = resolve(connection, ids, key)
+    numbers = resolve(connection, ids, key, CHECK)
     _append(connection, kind, consent.meta(), numbers, np.zeros(numbers.size, dtype=np.int64))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,9 +133,11 @@ def _told(found: Difference) -> str:
 
 def _said_before(ledger: Ledger, person: str) -> dict[str, Any]:
     """What was recorded beside a person's latest grant: another ε changes neither the purpose nor the end of it."""
+    from privypurse.ledger.history import moment  # here, not above: see `table_ledger`
+
     meta = [event.meta for event in ledger.history(person) if event.kind in ("join", "consent")][-1]
     until = meta.get("valid_until")
-    ends = None if until is None else datetime.fromtimestamp(until / 1_000_000, tz=UTC)
+    ends = None if until is None else moment(until)
     return {"purpose": meta.get("purpose", ""), "valid_until": ends, "recorded_by": meta.get("recorded_by", "")}
 
 

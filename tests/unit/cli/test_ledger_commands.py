@@ -96,7 +96,7 @@ def test_one_person_joins_raises_lowers_withdraws_and_comes_back(
     assert ledger.receipt("N1").consents[-1].valid_until is None
     done(capsys, "ledger consent --person N1 --withdraw")
     assert ledger.receipt("N1").state == "withdrawn"
-    assert "came back" in done(capsys, "ledger consent --person N1 --epsilon 1")
+    assert "came back" in done(capsys, "ledger consent --person N1 --epsilon 1 --returning")
     assert ledger.receipt("N1").state == "active"
     assert len(ledger.receipt("N1").consents) == 8
     done(capsys, "ledger forget --person N1")
@@ -261,21 +261,26 @@ def test_without_the_key_a_command_says_which_and_does_nothing(
         ("ledger import absent.csv", "does not exist"),
         ("ledger consent --person C1 --epsilon 0.7", "no rung of this ledger; choose one of 0.5, 1, 2"),
         ("ledger consent --person C1 --epsilon 1 --valid-until soon", "2030-12-31"),
-        ("ledger consent --person C1 --epsilon 1 --valid-until 2020-02-29", "2020-02-29 00:00 UTC, which is past"),
+        ("ledger consent --person C1 --epsilon 1 --valid-until 2020-02-29", "2020-02-29 23:59 UTC, which is past"),
         (
             "ledger consent --person C9 --epsilon 1",
             "--person 'C9' never joined this ledger; check the id, or add --join",
         ),
         ("ledger consent --person C1 --epsilon 1 --join", "in this ledger already, with ε = 0.5; leave --join out"),
         ("ledger consent --person C1 --withdraw --join", "--join goes with --epsilon"),
-        ("ledger consent --person C9 --withdraw", "never joined"),
+        ("ledger consent --person C1 --withdraw --returning", "--returning goes with --epsilon"),
+        ("ledger consent --person C1 --epsilon 1 --returning", "has not left this ledger; leave --returning out"),
+        ("ledger consent --person C9 --withdraw", "'C9', who never joined this ledger; check the id"),
+        ("ledger forget --person C9", "'C9', who never joined this ledger; check the id"),
         ("ledger consent --person C1 --merge C2", "'C1' and 'C2' cannot be merged: what two ids spent"),
-        ("receipt --person C9", "never joined"),
+        ("receipt --person C9", "'C9', who never joined this ledger; check the id"),
         ("ledger recover nothing", "nothing was reserved here; `privypurse ledger runs`"),
         ("ledger show --ledger sqlite:///absent.db", "is not there"),
         ("ledger show --ledger sqlite:///absent.db", "make a new one with `privypurse ledger init`"),
         ("receipt --person C1 --key absent.key", "name the key file (key= in Python, --key in a command)"),
         ("ledger form --purpose ' '", "purpose is empty"),
+        ("ledger form --purpose x --valid-until 2020-01-01", "2020-01-01 23:59 UTC, which is past"),
+        ("ledger form --purpose x --valid-until 31.12.2099", "valid_until is '31.12.2099'; write a date as"),
         ("ledger form --purpose x --names a,b", "names has 2 entries for 3 rungs"),
         ("ledger backup purses.db", "is there already"),
         ("ledger export no/such/file", "no/such/file cannot be written"),
@@ -290,6 +295,34 @@ def test_wrong_input_is_named(capsys: pytest.CaptureFixture[str], ledger: pp.Led
     assert said in error
     assert ledger.anchor() == before
     assert not Path("new.db").exists()
+
+
+@pytest.mark.parametrize("leaving", ["forget --person C2", "consent --person C2 --withdraw"])
+@pytest.mark.parametrize("joining", ["", "--join"])
+def test_a_mistyped_id_brings_nobody_back(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger, leaving: str, joining: str
+) -> None:
+    done(capsys, f"ledger {leaving}")
+    before = ledger.anchor()
+    code, _, error = run(capsys, f"ledger consent --person C2 --epsilon 1 {joining}")
+    assert code == 2
+    assert "'C2' has withdrawn or been forgotten; check the id, or add --returning" in error
+    assert ledger.anchor() == before
+    assert "came back" in done(capsys, "ledger consent --person C2 --epsilon 1 --returning")
+    assert ledger.receipt("C2").state == "active"
+
+
+@pytest.mark.parametrize("line", ["receipt", "ledger forget", "ledger consent --withdraw"])
+def test_an_empty_id_is_named(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*line.split(), "--person", " "])
+    assert "--person: the id is empty" in capsys.readouterr().err
+
+
+def test_a_word_among_numbers_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["ledger", "init", "--epsilons", "1,zwei"])
+    assert "0.5,1,2: 'zwei' is no number" in capsys.readouterr().err
 
 
 def test_no_ledger_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

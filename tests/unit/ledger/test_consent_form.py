@@ -39,7 +39,7 @@ def test_what_it_sends_is_nothing() -> None:
 
 
 def test_hostile_words_stay_words() -> None:
-    html = consent_form(RUNGS, purpose=HOSTILE, contact=HOSTILE, valid_until=HOSTILE, names=[HOSTILE] * 4)
+    html = consent_form(RUNGS, purpose=HOSTILE, contact=HOSTILE, names=[HOSTILE] * 4)
     assert complaints(html) == []
     assert len(Page.of(html).all("script")) == 1
     assert Page.of(html).all("form")[0]["data-purpose"] == HOSTILE
@@ -48,6 +48,10 @@ def test_hostile_words_stay_words() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(pp.InvalidInput, match="purpose is empty"):
         consent_form(RUNGS, purpose=" ")
+    with pytest.raises(pp.InvalidInput, match="valid_until is '\">"):
+        consent_form(RUNGS, purpose="to plan bus lines", valid_until=HOSTILE)
+    with pytest.raises(pp.InvalidInput, match=r"2020-01-01 23:59 UTC, which is past"):
+        consent_form(RUNGS, purpose="to plan bus lines", valid_until="2020-01-01")
     with pytest.raises(pp.InvalidInput, match="names has 1 entries for 4 rungs"):
         consent_form(RUNGS, purpose="to plan bus lines", names=["A"])
 

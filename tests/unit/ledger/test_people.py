@@ -43,7 +43,7 @@ def test_many_are_found_as_few_are(ledger: pp.Ledger) -> None:
     mixed = rng.permutation(3000)
     assert (ledger.members([ids[place] for place in mixed]).numbers == mixed).all()
     assert ledger.members([ids[2999], ids[0]]).numbers.tolist() == [2999, 0]
-    with pytest.raises(pp.InvalidInput, match=r"'x'.*1 in all"):
+    with pytest.raises(pp.InvalidInput, match=r"'x', who never joined this ledger; join them first"):
         ledger.members([*ids, "x"])
 
 
@@ -125,8 +125,7 @@ def test_who_may_pay_and_when_it_was_are_one_look_at_the_clock(
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [
-        (date(2030, 1, 2), 1893542400),
-        ("2030-01-02", 1893542400),
+        ("2030-01-02 00:00", 1893542400),
         ("2030-01-02T01:00:00+01:00", 1893542400),
         (datetime(2030, 1, 2), 1893542400),
         (None, None),
@@ -134,6 +133,24 @@ def test_who_may_pay_and_when_it_was_are_one_look_at_the_clock(
 )
 def test_times_are_in_utc(given: object, seconds: int | None) -> None:
     assert consents.microseconds(given) == (None if seconds is None else seconds * 10**6)
+
+
+@pytest.mark.parametrize("given", [date(2030, 1, 2), "2030-01-02", " 2030-01-02 "])
+def test_a_date_includes_its_day(given: object) -> None:
+    """To the last microsecond before 3 January."""
+    assert consents.microseconds(given) == (1893542400 + 86_400) * 10**6 - 1
+    assert consents.microseconds("9999-12-31") == 253402300800 * 10**6 - 1
+
+
+def test_who_consents_until_a_day_takes_part_on_it(ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.join(["a"], 1.0, valid_until="2099-06-30")
+    who = ledger.members(["a"])
+    for moment, admitted in (
+        (datetime(2099, 6, 30, 23, 59, tzinfo=UTC), True),
+        (datetime(2099, 7, 1, tzinfo=UTC), False),
+    ):
+        monkeypatch.setattr(entries, "now", lambda at=moment: int(at.timestamp()) * 10**6)
+        assert ledger.charge(f"{moment}", who, ONE, [0]).admitted.all() == admitted
 
 
 def test_no_end_and_nothing_said_are_two_things() -> None:
@@ -164,7 +181,7 @@ def test_a_grant_that_has_ended_before_it_is_given_is_refused(
 
 def test_a_table_whose_consents_have_ended_allows_nothing(ledger: pp.Ledger, tmp_path: Path) -> None:
     """Also where they ended at the very second from which clocks count."""
-    rows = "a,1,1970-01-01\nb,1,1969-12-31\nc,1,2001-02-03\n"
+    rows = "a,1,1970-01-01 00:00\nb,1,1969-12-31\nc,1,2001-02-03\n"
     (tmp_path / "ended.csv").write_text(f"person,epsilon,valid_until\n{rows}")
     ledger.join(["a", "b", "c"], 1.0)
     assert ledger.import_table(tmp_path / "ended.csv", dry_run=False).renewing == ("a", "b", "c")

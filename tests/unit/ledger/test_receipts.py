@@ -200,7 +200,7 @@ def test_raising_lowering_withdrawing_and_forgetting(ledger: pp.Ledger) -> None:
 def test_a_consent_that_has_run_out_is_told(ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.join(["early"], 1.0, valid_until="2100-01-01")
     assert ledger.receipt("early").state is State.ACTIVE
-    monkeypatch.setattr(entries, "now", lambda: 4_102_444_800 * 10**6)  # 2100-01-01 in seconds since 1970
+    monkeypatch.setattr(entries, "now", lambda: 4_102_531_200 * 10**6)  # 2100-01-02 in seconds since 1970
     receipt = ledger.receipt("early")
     assert receipt.state is State.EXPIRED
     assert "2100-01-01" in receipt.text()

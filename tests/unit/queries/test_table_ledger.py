@@ -104,7 +104,7 @@ def test_grants_follow_the_table_and_whoever_left_stays_out(tmp_path):
     assert brought(4.0, 1.5, 1.0).news == "raised: 1, lowered: 1"
     assert granted() == [4.0, 1.0, 4.0]  # 1.5 is rounded down; cyd has left, and is not brought back by a table
     latest = opened(path).history("bea")[-1]
-    assert (latest.meta["purpose"], latest.meta["valid_until"] // 10**6) == ("buses", 7226582400)
+    assert (latest.meta["purpose"], latest.meta["valid_until"] // 10**6) == ("buses", 7226668799)
     assert opened(path).balances(opened(path).members(["cyd"])).tolist() == [0]
     with pytest.raises(pp.InvalidInput, match=r"'ada' allows .* below every rung"):
         brought(0.5, 1.0, 4.0)
