@@ -6,6 +6,7 @@ clipped to the norm that they are charged at, what was reserved above that. Neve
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,7 @@ class Account:
         self._counted, self._journal = counted, journal
         self._ledger, self._plan, self._processes = ledger, plan, processes
         self._counter, self._looked, self._settled = -1, 0.0, False
+        self._ended, self._process = False, os.getpid()
         self._begun_steps: BegunSteps | None = None
         self.takes_part: AnyArray = np.zeros(plan.people, dtype=bool)
         """For each unit of the plan whether they may contribute; another array whenever that changes."""
@@ -154,6 +156,7 @@ class Account:
 
     def count(self, step: int) -> None:
         """Before step ``step`` is released: the ledger says that it has begun."""
+        self._require_going_on()
         if self._begun_steps is not None:
             self._begun_steps.count(step)
 
@@ -161,6 +164,11 @@ class Account:
         """No further step is taken here for now; the reservation stands."""
         if self._begun_steps is not None:
             self._begun_steps.close()
+
+    def _require_going_on(self) -> None:
+        """Raise once the run was settled here, or is about to be: what comes then would be charged to nobody."""
+        if self._ended:
+            raise InvalidInput(f"run {self.run_id!r} is settled in its ledger; make a new plan for further steps")
 
     def _require_consistent(self, known: bool) -> None:
         """Raise where steps were counted of a run that the ledger does not know."""
@@ -254,8 +262,9 @@ class Account:
 
     def settle(self, steps_taken: int, spending: Spending | None = None) -> None:
         """Charge the steps that were begun: at what each person was clipped to, where that was exact."""
-        if self._settled or not self._processes.first:
+        if self._settled or not self._processes.first or os.getpid() != self._process:
             return
+        self._ended = True  # before anything is asked for or written
         charges = self._charges(np.minimum(self._begun, steps_taken))
         own = None if spending is None else lifetime_charges(spending, self._ledger)
         if spending is not None and own is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +32,8 @@ class PrivateRun:
 
     Guarantee: what ``release`` hands out is the sum of what ``add`` was given, each privacy unit clipped to its clip
     norm, plus noise of noise_multiplier · clip_norm on a public grid, divided by the public batch size. The step is
-    counted first.
+    counted first, and a run that is closed in the middle of a step is closed after it: what is charged, and what the
+    journal says, covers it.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class PrivateRun:
         self._left_now, self._left_out = torch.zeros((2,), dtype=torch.int64, device=self.device)
         self._digest = self.plan.digest()
         self._closed, self._process = False, os.getpid()
+        self._one_at_a_time, self._under_way = threading.RLock(), 0
         if self.processes.same(self._digest) != self._digest:
             raise InvalidInput("the processes have different plans; give all of them the same")
         self.journal: Journal | None = None
@@ -106,18 +111,32 @@ class PrivateRun:
 
     def prepare(self) -> bool:
         """Before each step, with the model that the last one left: norm passes that are due. False: stop here."""
-        if self.account is not None and self.account.poll(self.steps_taken):
-            self._leave_out(self.account)
-        if self.accounting is None:
-            return True
-        self._require_own()  # a stopping rule may release answers: they are as much the run's own as steps are
-        return self.accounting.prepare(self.steps_taken)
+        with self._undisturbed():
+            if self.account is not None and self.account.poll(self.steps_taken):
+                self._leave_out(self.account)
+            if self.accounting is None:
+                return True
+            self._require_own()  # a stopping rule may release answers: they are as much the run's own as steps are
+            return self.accounting.prepare(self.steps_taken)
 
     def finish(self) -> None:
         """No further step will be taken."""
-        if self.accounting is not None:
-            self.accounting.stopping.finish()
-        self._settle()
+        with self._undisturbed():
+            if self.accounting is not None:
+                self.accounting.stopping.finish()
+            self._settle()
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """What is inside is done whole: `close` waits for it, or, called by a signal handler, comes at its end."""
+        with self._one_at_a_time:
+            self._under_way += 1
+            try:
+                yield
+            finally:
+                self._under_way -= 1
+                if self._closed and not self._under_way:
+                    self._let_go()
 
     def _settle(self) -> None:
         if self.account is not None:
@@ -190,8 +209,11 @@ class PrivateRun:
 
     def release(self) -> None:
         """Count the step, then put the noisy gradient where the optimizer looks for it."""
-        self.require_step()
-        step = self.steps_taken + 1
+        with self._undisturbed():
+            self.require_step()
+            self._release(self.steps_taken + 1)
+
+    def _release(self, step: int) -> None:
         if self.account is not None:
             self.account.count(step)
         if self.journal is not None:
@@ -256,9 +278,17 @@ class PrivateRun:
     def close(self) -> None:
         """Write the exact number of steps into the journal and let go of it. No step can be taken after that.
 
-        In a ledger the steps taken are charged; a run that its journal may go on from keeps its reservation.
+        In a ledger the steps taken are charged; a run that its journal may go on from keeps its reservation. A step
+        that is under way, in another thread or below a signal handler, is finished first, and counts.
         """
-        self._closed = True
+        if os.getpid() != self._process:  # a fork's: the run goes on where it was begun
+            return
+        self._closed = True  # before the lock: no other step begins
+        with self._one_at_a_time:
+            if not self._under_way:
+                self._let_go()
+
+    def _let_go(self) -> None:
         if self.journal is not None:
             self.journal.close()
             self.journal = None

@@ -110,6 +110,7 @@ class RoundsAccount(Account):
         ``drawn_before`` says that its draw is kept, to go on with. False: it began, and its draw is not here. Then it
         takes no further step, and nobody is to be drawn: a second draw would be a second release of the round.
         """
+        self._require_going_on()
         before = 0 if self._begun_steps is None else self._begun_steps.before
         steps = int(self._ends[number + 1] - self._ends[number])
         handed = min(max(before - int(self._ends[number]), 0), steps)
@@ -128,6 +129,7 @@ class RoundsAccount(Account):
 
     def count(self, step: int) -> None:
         """Before step ``step`` of this round is released; none of a later round is handed out before it begins."""
+        self._require_going_on()
         if self._begun_steps is None or self._held is None:
             return
         place, end = (int(self._ends[self._number + later]) for later in (0, 1))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,6 +193,7 @@ def test_a_killed_client_has_paid_in_its_private_ledger(tmp_path: Path) -> None:
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[2])]!r}
 from pathlib import Path
+from typing import Any
 import privypurse as pp
 from federation import STATE
 from paying_client import IDS, client
@@ -227,3 +230,34 @@ def test_a_disk_that_is_full_stops_the_round_before_it_begins(
     assert book_in(tmp_path / "a")["begun"] == []
     ours.answer(1, STATE)
     ours.close()
+
+
+@pytest.mark.parametrize(
+    "place", ["privypurse.federated.client.train", "privypurse.federated.ledger_account.LedgerAccount.begin_round"]
+)
+def test_a_client_that_is_closed_while_it_answers_gives_nothing_that_is_not_paid_for(
+    tmp_path: Path, new_ledger: NewLedger, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """As a signal handler might: the round has begun in the ledger, its answer is not given."""
+    ledger = new_ledger()
+    first = client(tmp_path / "a", ledger=ledger)
+    real = pkgutil.resolve_name(place)
+
+    def closing(*arguments: Any, **options: Any) -> Any:
+        first.close()
+        return real(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, closing)
+        with pytest.raises(pp.InvalidInput, match="closed"):
+            first.answer(1, STATE)
+    [run] = ledger.runs()
+    begun = ledger.begun(run.run_id)
+    charged = 0 if begun is None else begun.count
+    assert charged == 1
+    again = client(tmp_path / "a", ledger=ledger)
+    for number in range(1, TERMS.cap - charged + 1):
+        again.answer(number, STATE)
+    with pytest.raises(Declined):
+        again.answer(TERMS.cap, STATE)
+    again.close()

@@ -237,3 +237,22 @@ def test_the_ordinary_loop_is_handed_its_steps_too(world):
     world.copy("copy", "own")
     with pytest.raises(pp.InvalidInput, match="went on elsewhere"):
         loop(STEPS)
+
+
+def test_a_ledger_from_before_steps_were_handed_out_is_refused(world, monkeypatch):
+    """The anchor beside the journal is as of the last steps that were handed out, whoever was killed after that."""
+    older: list[pp.Ledger] = []
+
+    def copy_at_first(done: int) -> None:
+        if done == 1:
+            older.append(copied(world.ledger, world.path / "older.db"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(begun_steps.BegunSteps, "close", lambda self: None)
+        world.stop_at("run", 4, copy_at_first)
+    (run,) = older[0].runs()
+    assert older[0].begun(run.run_id).count < 4 <= world.ledger.begun(run.run_id).count
+    world.ledger = older[0]
+    with pytest.raises(pp.InvalidInput, match="old or forked copy"):
+        world.go_on("run")
+    assert world.released == [1, 2, 3, 4]

@@ -20,6 +20,7 @@ from ledger_tools import DELTA, EPSILONS, charged, new_ledger, step_cost
 from privypurse.accounting import Composed, SampledRound
 from privypurse.assignment.round_planner import PdpSgd
 from privypurse.plans.under_ledger import UnderLedger
+from privypurse.training.begun_steps import BegunSteps
 from privypurse.training.ledger_account import Account, recover
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.rounds_account import RoundsAccount
@@ -282,3 +283,42 @@ def test_public_balances_decide_whether_rounds_can_be_paid(ledger, schedule):
     assert not ledger.runs()
     with pytest.raises(pp.InvalidInput, match="its people are charged there"):
         trained(None, schedule)
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_rounds_that_are_closed_in_the_middle_of_a_step_release_it_once(
+    ledger, schedule, tmp_path, monkeypatch, between
+):
+    """As another thread might: before the ledger has counted the step, or between it and the journal."""
+    released: list[int] = []
+    release, real = PrivateRun.release, BegunSteps.count
+    accounts: list[RoundsAccount] = []
+    begin = RoundsAccount.begin
+
+    def begun(self: RoundsAccount, number: int, **options: Any) -> bool:
+        accounts.append(self)
+        return begin(self, number, **options)
+
+    def counting(self: BegunSteps, step: int, most: int | None = None) -> None:
+        if not between and step == 4:
+            accounts[-1].close()
+        real(self, step, most)
+        if between and step == 4:
+            accounts[-1].close()
+
+    def noted(run: PrivateRun) -> None:
+        release(run)
+        released.append(accounts[-1]._number * 100 + run.steps_taken)
+
+    monkeypatch.setattr(RoundsAccount, "begin", begun)
+    monkeypatch.setattr(PrivateRun, "release", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr(BegunSteps, "count", counting)
+        with pytest.raises(pp.InvalidInput):
+            trained(ledger, schedule, checkpoint=tmp_path / "run")
+    assert released == [1, 2, 3]
+    trained(ledger, schedule, checkpoint=tmp_path / "run")
+    assert len(set(released)) == len(released)
+    assert paid_for(ledger, schedule, len(schedule.rounds))
+    with pytest.raises(pp.InvalidInput, match="settled"):
+        accounts[-1].begin(2)
