@@ -268,14 +268,15 @@ class Ledger(OpenLedger):
     ) -> bool:
         """Charge releases that were made without the ledger; whoever does not hold all of it is left with nothing.
 
-        False, and nothing is done, where the ledger has this ``run_id`` already. Nobody who owes something is passed
-        over: if somebody has left, or owes more than ``at_most``, it is an error and nobody is charged.
+        False, and nothing is done, where the ledger has this ``run_id`` already. Nobody is passed over, whether they
+        have left, or owe more than ``at_most``; a run that is open and lists some of them has to be settled first.
+        ``charges`` is public, and ``at_most`` has to be known beforehand: nothing tells whether somebody owes more.
         """
         self._require_ours(members)
         said = {"what": what, "purpose": purpose}
         request = Request.of(run_id, members, charges, class_of, at_most, self.lifetime.columns, said)
         with self._writing() as connection:
-            return past.charge(connection, self.lifetime, request, self._key)
+            return past.charge(connection, self.lifetime, request)
 
     def _reserve(
         self,

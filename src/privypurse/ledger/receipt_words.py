@@ -92,8 +92,8 @@ def _used(receipt: ReceiptFacts) -> Section:
     ]
     if receipt.used > receipt.limit:
         notes.append(
-            "More was used than your present limit allows, under a higher limit that you had before: that cannot be "
-            "undone, and nothing more is made with your data."
+            "More was used than your present limit allows, under a higher limit that you had before, or before this "
+            "ledger was kept: that cannot be undone, and nothing more is made with your data."
         )
     return Section(
         "What was used",

@@ -98,7 +98,10 @@ def _runs(events: Sequence[Event]) -> list[_Run]:
             before = runs.get(event.run)
             if before is None:
                 caps, settled = event.meta["caps"][rung], event.kind == "charge"
-                runs[event.run] = _Run(event, event.charged, caps, settled, allowed)
+                past = event.meta.get("past", False)
+                most = [*map(max, caps, event.charged)] if past else caps  # no cap held before the ledger
+                purpose = _NOT_RECORDED if past else allowed
+                runs[event.run] = _Run(event, event.charged, most, settled, purpose)
             else:
                 runs[event.run] = replace(before, charged=event.charged, settled=True)
     return list(runs.values())
@@ -169,4 +172,5 @@ def _state(consents: Sequence[ConsentEvent], now: datetime, *, frozen: bool) -> 
 _NONE = "none: you had withdrawn"
 _BEFORE = "all before you were forgotten"
 _USES = ("reserve", "settle", "charge")
+_NOT_RECORDED = "not recorded: used before this ledger"
 _ENDS = {"withdraw": State.WITHDRAWN, "forget": State.FORGOTTEN, "freeze": State.FROZEN}

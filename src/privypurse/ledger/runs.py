@@ -114,17 +114,33 @@ def reserve(connection: Connection, lifetime: Lifetime, request: Request, key: K
         admitted &= added(before, cost) <= stand.limits(column)[places]
         admitted &= cost <= np.append(caps[:, column], 0).take(rung, mode="clip")
     values = np.where(admitted, request.class_of, NOTHING).astype(np.uint16)
+    entry = write(connection, kind, request, caps, values, time)
+    return Reserved(entry, numbers, values, repeated=False)
+
+
+def write(
+    connection: Connection,
+    kind: str,
+    request: Request,
+    caps: IntArray,
+    values: Values,
+    time: int | None = None,
+    *,
+    past: bool = False,
+) -> Entry:
+    """The entry of a request: everybody in it, each with the row that they pay, or NOTHING."""
+    numbers = request.members.numbers
     order = np.argsort(numbers, kind="stable")
-    entry = entries.append(
+    said = {**request.said, "past": True} if past else request.said
+    return entries.append(
         connection,
         kind,
-        {**request.said, "at_most": request.at_most, "caps": caps.tolist(), "request": request.digest},
+        {**said, "at_most": request.at_most, "caps": caps.tolist(), "request": request.digest},
         encoded(numbers[order], values[order][None]),
         run=request.run,
         classes=request.charges.astype("<i8").tobytes(),
         time=time,
     )
-    return Reserved(entry, numbers, values, repeated=False)
 
 
 def _repeated(connection: Connection, written: dict[str, Entry], request: Request, kind: str) -> Reserved:

@@ -229,11 +229,15 @@ def _begun(entries: list[_Entry], report: Verified) -> None:
 
 
 def _caps(entry: _Entry, terms: dict[str, Any], columns: int, report: Verified) -> None:
-    """At one's own order a cap is what ``at_most`` costs there, or the whole limit; else the most of a row within."""
+    """At one's own order a cap is what ``at_most`` costs there, or the whole limit; else the most of a row within.
+
+    What was released before is charged beyond a limit too, so there the whole limit stands for all rows.
+    """
     at_most, table = entry.meta["at_most"], np.frombuffer(entry.classes, dtype="<i8").reshape(-1, columns)
     for k, (epsilon, delta, order, limit) in enumerate(terms["rungs"]):
         own = entry.meta["caps"][k][k]
-        most = table[table[:, k] <= own].max(axis=0, initial=0).tolist()
+        counts = (table[:, k] <= own) | (bool(entry.meta.get("past")) and own == limit)
+        most = table[counts].max(axis=0, initial=0).tolist()
         if entry.meta["caps"][k] != [own if column == k else most[column] for column in range(columns)]:
             report.complain(f"entry {entry.seq}: the caps at rung {k} are not what its charges make them")
         wanted = float(limit)
@@ -338,6 +342,9 @@ class _Block:
         caps[: len(stated)] = stated
         own_caps, limits = caps[self.rung].T, self.limits[self.rung].T
         self.capped.add(np.where(listed, own_caps, 0))
+        if entry.meta.get("past"):
+            self._take_past(entry, listed, charges)
+            return
         if (pays & ((self.status != 0) | (self.rung == 255) | (self.until <= entry.time))).any():
             self._wrong(entry, "charges somebody who has not joined, has left, or is frozen")
         if (charges > own_caps).any():
@@ -351,6 +358,14 @@ class _Block:
             self.spent.add(charges)
         else:
             self.open[entry.run] = listed, charges
+
+    def _take_past(self, entry: _Entry, listed: Any, charges: Any) -> None:
+        """What was released before the ledger knew of it: nobody is asked whether they could pay."""
+        if entry.kind != "charge" or (listed & (self.rung == 255)).any():
+            self._wrong(entry, "charges the past of somebody who has not joined, or reserves for it")
+        if any((listed & held).any() for held, _ in self.open.values()):
+            self._wrong(entry, "charges the past of somebody for whom a run is open")
+        self.spent.add(charges)
 
     def _settle(self, entry: _Entry, listed: Any, charges: Any) -> None:
         before, held = self.open.pop(entry.run, (np.zeros_like(listed), np.zeros_like(charges)))

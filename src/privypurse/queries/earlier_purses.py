@@ -121,9 +121,10 @@ def _from_ledger(path: Path) -> EarlierPurses:
 
 
 def _squares_in(ledger: Ledger, rows: int) -> FloatArray:
-    """μ² of rows by number: α·μ²/2 is at most the sum at every order where nothing was cut to what a purse held.
+    """μ² of rows by number: α·μ²/2 is at most the sum at every order, where that is below its limit.
 
-    A sum that was cut has reached its rung's limit, so one below it is whole. ∞ where there is no such.
+    What was beyond all limits is charged as the last level of a grid (`charge_earlier_purses`), which is itself
+    beyond them and may be less than was spent. ∞ where no sum is below its limit.
     """
     spent = ledger.spent(ledger.members(np.arange(rows)))[:, : len(ledger.rungs)]
     limits, orders = np.array([rung.limit for rung in ledger.rungs]), np.array([rung.order for rung in ledger.rungs])
@@ -140,11 +141,12 @@ def charge_earlier_purses(
     *,
     dry_run: bool = False,
 ) -> bool:
-    """Charge each person of the budgets α·μ²/2 at every order, or all that they have left; False if it was done
-    before. ``dry_run`` only raises where that cannot be.
+    """Charge each person of the budgets α·μ²/2 at every order; False if it was done before. ``dry_run`` only raises
+    where that cannot be.
 
-    μ is rounded up to a public grid. ``at_most`` is the public cap: the ε that all those questions together could
-    cost somebody. The file does not tell it, so without it all of the public balances is gone.
+    μ is rounded up to a public grid, whose end is beyond what any rung holds. ``at_most`` is the public cap: the ε
+    that all those questions together could cost somebody. The file does not tell it, and nothing tells whether
+    somebody spent more; without it all of the public balances is gone.
     """
     earlier.require_of(budgets, fingerprint)
     assert budgets.person is not None

@@ -139,8 +139,6 @@ def test_by_id_rows_may_have_changed_and_new_people_have_spent_nothing(ledger, t
 
 def test_the_public_cap_may_be_named(ledger, tmp_path):
     members, earlier = ledger.members(PEOPLE), read("by_row.purses", tmp_path)
-    with pytest.raises(pp.InvalidInput, match=r"spent more than at_most = 0\.2"):
-        charge_earlier_purses(earlier, ledger, BUDGETS, FINGERPRINT, at_most=0.2)
     assert charge_earlier_purses(earlier, ledger, BUDGETS, FINGERPRINT, at_most=0.499, dry_run=True)
     assert not ledger.runs()
     assert charge_earlier_purses(earlier, ledger, BUDGETS, FINGERPRINT, at_most=0.499)
@@ -219,16 +217,15 @@ def test_an_empty_purse_of_a_row_moves_as_an_empty_purse(ledger, tmp_path):
     assert ledger.balances(ledger.members(PEOPLE)).tolist()[0] == 0
 
 
-def test_a_sum_that_was_cut_is_passed_over_and_a_whole_one_is_not(ledger, tmp_path):
-    """Row 0 was cut at ε = 1 and raised since: what is charged at ε = 4, where nothing was cut, tells all of it."""
+def test_a_sum_beyond_its_limit_is_passed_over_and_one_below_is_not(ledger, tmp_path):
+    """Row 0 is beyond its limit at ε = 1, not at ε = 4; row 1 is beyond all there is, and no sum tells how far."""
     path = tmp_path / "ledger"
     kept = table_ledger(path, pp.Budgets([1.0, 4.0, 1.0, 1.0, 1.0, 1.0]), {DATA_SET: "f"})
-    square = 0.3  # 16/2 · 0.3 = 2.4 nats of 0.48, and 5/2 · 0.3 of 2.2
-    charge_earlier_purses(
-        EarlierPurses(Path("x"), "x", "f", None, np.array([square, 0, 0, 0, 0, 0])), kept.ledger, kept.budgets, "f"
-    )
-    kept.ledger.change([0], 4.0)
+    squares = np.array([0.3, 1e6, 0, 0, 0, 0])  # 16/2 · 0.3 = 2.4 nats of 0.48, and 5/2 · 0.3 of 2.2
+    charge_earlier_purses(EarlierPurses(Path("x"), "x", "f", None, squares), kept.ledger, kept.budgets, "f")
     found = read_earlier_purses(path).squares(pp.Budgets(np.ones(6), person=[*"abcdef"]))
-    assert square <= found[0] <= 1.01 * square
-    cut = kept.ledger.spent(kept.ledger.members([0]))[0, 0] * 2.0**-40 * 2 / kept.ledger.rungs[0].order
-    assert cut < 0.3 * square  # what the broken twin, the least of all sums, would have charged
+    assert squares[0] <= found[0] <= 1.01 * squares[0]
+    assert found[1] == np.inf
+    orders = np.array([rung.order for rung in kept.ledger.rungs])
+    twin = kept.ledger.spent(kept.ledger.members([1]))[0] * 2.0**-40 * 2 / orders
+    assert twin.max() < 1e-3 * squares[1]  # what any of the sums would have said
