@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -96,11 +98,20 @@ def _show(options: argparse.Namespace, console: Console) -> None:
     say(console, f"runs: {shown.runs:,}, of which not settled: {shown.open_runs:,}")
 
 
+def _runs_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="as JSON, with whole names")
+
+
 def _runs(options: argparse.Namespace, console: Console) -> None:
+    runs = open_ledger(options).runs()
+    if options.json:
+        say(console, json.dumps([asdict(one) for one in runs], indent=2, ensure_ascii=False, default=str))
+        return
     table = Table()
-    for name in ("run", "what", "purpose", "reserved (UTC)", "at most ε", "settled (UTC)"):
+    table.add_column("run", overflow="fold", min_width=14)  # never cut: `recover` takes it, or how it begins
+    for name in ("what", "purpose", "reserved (UTC)", "at most ε", "settled (UTC)"):
         table.add_column(name)
-    for one in open_ledger(options).runs():
+    for one in runs:
         cap = "all that was left" if one.at_most is None else f"{one.at_most:g}"
         times = ("not yet" if time is None else f"{time:%Y-%m-%d %H:%M}" for time in (one.reserved, one.settled))
         reserved, settled = times
@@ -108,8 +119,11 @@ def _runs(options: argparse.Namespace, console: Console) -> None:
     console.print(table)
 
 
+_RUN = "what died, by its name or how that begins; without it: an old copy, by --anchor"
+
+
 def _recover_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run_id", nargs="?", metavar="RUN", help="what died; without it: an old copy, by --anchor")
+    command.add_argument("run_id", nargs="?", metavar="RUN", help=_RUN)
     said = "the checkpoint folder of a training that died: charged are the steps that it may have taken"
     command.add_argument("--checkpoint", type=Path, metavar="FOLDER", help=said)
     command.add_argument("--export", type=Path, metavar="FILE", help="an export that has later entries than the copy")
@@ -123,13 +137,26 @@ def _recover(options: argparse.Namespace, console: Console) -> None:
         say(console, f"the run in {options.checkpoint} is settled, at the {steps:,} steps that it may have taken")
         return
     if options.run_id is not None:
-        open_ledger(options).recover(options.run_id)
-        say(console, f"run {options.run_id} is settled, at all that was reserved for it")
+        ledger = open_ledger(options)
+        run_id = _whole_name(ledger, options.run_id)
+        ledger.recover(run_id)
+        say(console, f"run {run_id} is settled, at all that was reserved for it")
         return
     if options.anchor is None:
         raise pp.InvalidInput("name the RUN that died, or --anchor FILE to go on with an old copy of the ledger")
     pp.Ledger.recover_copy(ledger_url(options), anchor=options.anchor, export=options.export)
     say(console, "the copy is in use again; whom later entries do not prove is frozen, for good")
+
+
+def _whole_name(ledger: pp.Ledger, begins: str) -> str:
+    """The run of this name, or the only one whose name begins so."""
+    names = [one.run_id for one in ledger.runs()]
+    alike = [begins] if begins in names else [name for name in names if name.startswith(begins)]
+    if len(alike) > 1:
+        raise pp.InvalidInput(
+            f"RUN {begins!r} is how {len(alike)} names begin: {', '.join(alike[:3])}; write more of it"
+        )
+    return alike[0] if alike else begins
 
 
 def _verify_options(command: argparse.ArgumentParser) -> None:
@@ -164,6 +191,8 @@ def _file_option(command: argparse.ArgumentParser) -> None:
 
 def _export(options: argparse.Namespace, console: Console) -> None:
     ledger = open_ledger(options)
+    if options.file.exists():
+        raise pp.InvalidInput(f"{options.file} is there already; name another file")
     with writing(options.file):
         ledger.export(options.file)
     say(console, f"written to {options.file}")
@@ -209,8 +238,9 @@ List every use so far: what it was, when, its public cap (an ε fixed beforehand
 really took is each person's own affair, and on their receipt.
 
   privypurse ledger runs --ledger sqlite:///purses.db
+  privypurse ledger runs --ledger sqlite:///purses.db --json
 """,
-        _nothing_more,
+        _runs_options,
         _runs,
         needs_key=False,
     ),

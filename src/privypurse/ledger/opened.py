@@ -13,6 +13,7 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.ledger import anchors, copies, entries, history, keys, schema, verify
 from privypurse.ledger.chain import Anchor, canonical
@@ -80,8 +81,9 @@ class OpenLedger:
         key: KeySource = None,
         anchor: str | Path | None = None,
     ) -> Self:
-        """A new ledger: its rungs as pairs (ε, δ), or ``epsilons`` with one ``delta``; at most 8, rising in ε.
+        """A new ledger: its rungs as pairs (ε, δ), or ``epsilons`` with one ``delta`` (1e-5, if none is given).
 
+        There are at most 8, rising in ε.
         ``adversary`` is whom the promise holds against: "server" (who sees who takes part in a round) or "public".
         ``set_apart`` is the share of every purse for releases known only as (ε, δ), ``about`` says whose purses these
         are. None of it can be changed later.
@@ -89,9 +91,10 @@ class OpenLedger:
         it PRIVYPURSE_LEDGER_KEY has the key or its path. ``anchor`` is a new file outside of the database, by which
         an old copy is told (see `open`). Where one of the three cannot be made, none is.
         """
-        if (rungs is None) == (epsilons is None) or (epsilons is None) != (delta is None):
-            raise InvalidInput("give rungs= as pairs (ε, δ), or epsilons= and delta=")
-        lifetime = Lifetime.of(rungs if epsilons is None else [(one, delta) for one in epsilons], set_apart)
+        if (rungs is None) == (epsilons is None) or (epsilons is None and delta is not None):
+            raise InvalidInput("give rungs= as pairs (ε, δ), or epsilons= with one delta=")
+        of_all = DEFAULT_DELTA if delta is None else delta
+        lifetime = Lifetime.of(rungs if epsilons is None else [(one, of_all) for one in epsilons], set_apart)
         if adversary not in ADVERSARIES:
             raise InvalidInput(f"adversary is {adversary!r}; choose {' or '.join(map(repr, ADVERSARIES))}")
         if anchor is not None:

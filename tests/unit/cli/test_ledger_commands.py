@@ -159,6 +159,26 @@ def test_a_run_that_died_is_recovered_and_all_is_verified(
     assert "nobody's purse is overdrawn" in done(capsys, "ledger verify")
 
 
+def test_a_run_is_named_whole_and_by_how_it_begins(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a line has 80 columns, as in a pipe."""
+    monkeypatch.setenv("COLUMNS", "80")
+    members, charges = ledger.members(["C1"]), ledger.charges_of([Gaussian(90.0, 1)])
+    names = ["train-534ad0c1-6f0e-4b55-9d3c-00000000a1b2", "train-534ad0c1-77", "train-6"]
+    for name in names:
+        ledger.reserve(name, members, charges, [0], at_most=0.1, purpose="to plan bus lines in the whole county")
+    shown = done(capsys, "ledger runs")
+    first = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
+    assert all(name in first for name in names)
+    assert [run["run_id"] for run in json.loads(done(capsys, "ledger runs --json"))] == names
+    code, _, error = run(capsys, "ledger recover train-534ad")
+    assert code == 2
+    assert "'train-534ad' is how 2 names begin: train-534ad0c1-6f0e-4b55" in error
+    assert f"run {names[0]} is settled" in done(capsys, "ledger recover train-534ad0c1-6f")
+    assert "not settled: 2" in done(capsys, "ledger show")
+
+
 def test_an_old_copy_is_refused_by_its_anchor_and_recovered(
     capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
 ) -> None:
@@ -283,6 +303,7 @@ def test_without_the_key_a_command_says_which_and_does_nothing(
         ("ledger form --purpose x --valid-until 31.12.2099", "valid_until is '31.12.2099'; write a date as"),
         ("ledger form --purpose x --names a,b", "names has 2 entries for 3 rungs"),
         ("ledger backup purses.db", "is there already"),
+        ("ledger export people.csv", "people.csv is there already"),
         ("ledger export no/such/file", "no/such/file cannot be written"),
         ("ledger form --purpose x -o no/such/file", "no/such/file cannot be written"),
         ("receipt --person C1 --html no/such/file", "no/such/file cannot be written"),

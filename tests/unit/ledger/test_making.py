@@ -71,3 +71,10 @@ def test_an_anchor_that_cannot_be_begun_is_told(capsys: pytest.CaptureFixture[st
     options = ["--ledger", "sqlite:///new.db", "--anchor", "nodir/a.json", "--new-anchor"]
     assert cli.main(["ledger", "verify", *options]) == 2
     assert "the anchor nodir/a.json cannot be written" in capsys.readouterr().err
+
+
+def test_the_delta_is_that_of_the_command_where_none_is_given(tmp_path: Path) -> None:
+    made = pp.Ledger.create(f"sqlite:///{tmp_path}/d.db", epsilons=[0.5, 1], key=tmp_path / "d.key")
+    assert [rung.delta for rung in made.rungs] == [1e-5, 1e-5]
+    with pytest.raises(pp.InvalidInput, match="with one delta="):
+        pp.Ledger.create(f"sqlite:///{tmp_path}/e.db", [(1.0, 1e-5)], delta=1e-5, key=tmp_path / "e.key")
