@@ -182,7 +182,7 @@ def _sqlite(path: Path) -> Engine:
         connection.execute("PRAGMA synchronous=FULL")
         return connection
 
-    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -194,7 +194,7 @@ def _sqlite(path: Path) -> Engine:
 
 def _postgresql(url: sa.URL) -> Engine:
     try:
-        return sa.create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+        return sa.create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, hide_parameters=True)
     except (ModuleNotFoundError, NoSuchModuleError):
         raise Unsupported("a ledger on PostgreSQL needs psycopg: pip install 'privypurse[postgres]'") from None
 

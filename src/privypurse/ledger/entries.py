@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from time import time_ns
 from typing import Any
 
@@ -13,13 +15,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from privypurse.arrays import AnyArray, IntArray
-from privypurse.errors import PrivyPurseError
+from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.ledger import schema
 from privypurse.ledger.blocks import Row
 from privypurse.ledger.chain import FIRST, canonical, entry_hash
 
 CONSENT = ("join", "consent", "withdraw", "forget", "freeze")
 """Kinds of entries that say who may be charged."""
+TODAY = "PRIVYPURSE_LEDGER_TODAY"
+"""The environment variable by which somebody confirms what day it is, in UTC, for a ledger that was left for long."""
+_A_DAY = 86_400 * 10**6  # microseconds
+_LONG = 400 * _A_DAY
 _AT_ONCE = 500  # parameters of one statement
 
 _COLUMNS = (
@@ -160,6 +166,23 @@ def not_before(latest: int) -> int:
     return max(now(), latest)
 
 
+def _refuse_wrong_clock(latest: int, when: int) -> None:
+    """No entry long after the latest one, unless its day is confirmed: no later entry can have an earlier time."""
+    if when - latest <= _LONG:
+        return
+    today = _day(when)
+    if os.environ.get(TODAY) != today:
+        raise InvalidInput(
+            f"by this machine's clock it is {today}, {(when - latest) // _A_DAY:,} days after the ledger's latest "
+            f"entry ({_day(latest)}), and an entry by a wrong clock would end dated consents for good. Nothing was "
+            f"written. Set the clock right; if it is, confirm the day by the environment variable {TODAY}={today}"
+        )
+
+
+def _day(microseconds: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)).date().isoformat()
+
+
 def append(
     connection: Connection,
     kind: str,
@@ -179,6 +202,8 @@ def append(
     previous = FIRST if before is None else before.hash
     seq = max(after, 0 if before is None else before.seq) + 1
     when = not_before(0 if before is None else before.time) if time is None else time
+    if before is not None:
+        _refuse_wrong_clock(before.time, when)
     text = canonical(meta)
     hashed = entry_hash(previous, seq, when, kind, run, text, classes, rows)
     connection.execute(

@@ -8,7 +8,9 @@ import shutil
 import signal
 import sqlite3
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -272,3 +274,18 @@ def test_people_of_another_ledger_are_refused(ledger: pp.Ledger, tmp_path: Path)
     other.join(["a"], 1.0)
     with pytest.raises(pp.InvalidInput, match="people of this ledger"):
         ledger.charge("x", other.members(["a"]), ONE, [0])
+
+
+def test_what_the_database_says_names_no_values(ledger: pp.Ledger) -> None:
+    """A traceback ends up in logs; what was to be written is in none of it."""
+    ledger.join(["a"], 1.0)
+    why, where = "a study of allergies", "desk 4"
+    with closing(sqlite3.connect(file_of(ledger))) as connection:
+        connection.execute("CREATE TRIGGER t BEFORE INSERT ON entry BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        connection.commit()
+    with pytest.raises(pp.PrivyPurseError, match="disk full") as raised:
+        ledger.change(["a"], 4.0, purpose=why, recorded_by=where)
+    told = "".join(traceback.format_exception(raised.value))
+    assert "INSERT INTO entry" in told
+    assert why not in told
+    assert where not in told

@@ -107,6 +107,39 @@ def test_a_grant_ends_when_it_says_and_no_clock_brings_it_back(
     assert ledger.verify().sound
 
 
+def test_an_entry_by_a_wrong_clock_is_refused_or_confirmed(
+    ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written, it would end every dated consent, for no later entry is earlier (the twin: by a confirmed day)."""
+    now, day = entries.now(), 86_400 * 10**6
+    ledger.join(["a"], 1.0, valid_until=datetime.now(UTC) + timedelta(days=3000))
+    who, before = ledger.members(["a"]), ledger.anchor()
+    far = now + 29_200 * day + day // 2
+    monkeypatch.setattr(entries, "now", lambda: far)
+    for act in (
+        lambda: ledger.join(["b"], 1.0),
+        lambda: ledger.withdraw(["a"]),
+        lambda: ledger.charge("one", who, ONE, [0]),
+    ):
+        with pytest.raises(pp.InvalidInput, match=r"29,200 days after .* PRIVYPURSE_LEDGER_TODAY=2"):
+            act()
+    assert ledger.anchor() == before
+    monkeypatch.setattr(entries, "now", lambda: now)
+    assert ledger.consenting(who).all()
+    monkeypatch.setattr(entries, "now", lambda: now + 399 * day)  # a ledger that nobody wrote to for a year
+    ledger.join(["b"], 1.0)
+    monkeypatch.setattr(entries, "now", lambda: far)
+    today = datetime.fromtimestamp(far / 1e6, tz=UTC)
+    monkeypatch.setenv(entries.TODAY, f"{today - timedelta(days=1):%Y-%m-%d}")
+    with pytest.raises(pp.InvalidInput, match="Set the clock right"):
+        ledger.join(["c"], 1.0)
+    monkeypatch.setenv(entries.TODAY, f"{today:%Y-%m-%d}")
+    ledger.join(["c"], 1.0)
+    monkeypatch.setattr(entries, "now", lambda: now)
+    assert not ledger.consenting(who).any()
+    assert ledger.verify().sound
+
+
 def test_who_may_pay_and_when_it_was_are_one_look_at_the_clock(
     ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +178,7 @@ def test_a_date_includes_its_day(given: object) -> None:
 def test_who_consents_until_a_day_takes_part_on_it(ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.join(["a"], 1.0, valid_until="2099-06-30")
     who = ledger.members(["a"])
+    monkeypatch.setenv(entries.TODAY, "2099-06-30")
     for moment, admitted in (
         (datetime(2099, 6, 30, 23, 59, tzinfo=UTC), True),
         (datetime(2099, 7, 1, tzinfo=UTC), False),
@@ -168,6 +202,7 @@ def test_a_grant_that_has_ended_before_it_is_given_is_refused(
     ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     now = 1_900_000_000 * 10**6  # 2030-03-17 17:46:40 UTC
+    monkeypatch.setenv(entries.TODAY, "2030-03-17")
     monkeypatch.setattr(entries, "now", lambda: now)
     ended = datetime(2030, 3, 17, 17, 46, 40) - timedelta(microseconds=late)
     with pytest.raises(pp.InvalidInput, match=f"valid_until is {ended:%Y-%m-%d %H:%M} UTC, which is past"):
@@ -325,6 +360,7 @@ class TestImport:
         self, ledger: pp.Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1_900_000_000 * 10**6  # in March 2030
+        monkeypatch.setenv(entries.TODAY, "2030-03-17")
         monkeypatch.setattr(entries, "now", lambda: now)
         path = tmp_path / "old.csv"
         path.write_text("person,epsilon,valid_until\na,1,2030-06-01\nb,1,2030-01-01\nc,1,2030-01-01\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +126,9 @@ def leave(ledger: pp.Ledger, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second person's consent is in force no more."""
     if how == "ended":
         ledger.withdraw(IDS[1:2])
-        ledger.join(IDS[1:2], GRANTED[1:2], valid_until="2100-01-01")
+        ledger.join(IDS[1:2], GRANTED[1:2], valid_until=datetime.now(UTC) + timedelta(days=100))
         now = entries.now
-        monkeypatch.setattr(entries, "now", lambda: now() + 10**16)  # microseconds
+        monkeypatch.setattr(entries, "now", lambda: now() + 200 * 86_400 * 10**6)
     else:
         getattr(ledger, how)(IDS[1:2])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -259,12 +260,12 @@ def test_coming_back_does_not_undo_a_withdrawal_in_a_run_that_is_under_way(ledge
 
 def test_consent_that_ends_in_mid_run_is_looked_at_without_a_change(tmp_path, monkeypatch):
     ledger = new_ledger(tmp_path)
-    ledger.join(IDS, GRANTED, valid_until="2100-01-01")
+    ledger.join(IDS, GRANTED, valid_until=datetime.now(UTC) + timedelta(days=100))
     plan, now = planned(ledger), entries.now
 
     def later(done: int) -> None:
         if done == 3:
-            monkeypatch.setattr(entries, "now", lambda: now() + 10**16)  # microseconds
+            monkeypatch.setattr(entries, "now", lambda: now() + 200 * 86_400 * 10**6)
 
     monkeypatch.setattr(ledger_account, "_SECONDS", 0.0)
     lengths = contributions(ledger, plan, monkeypatch, scheduler=AfterStep(later))
