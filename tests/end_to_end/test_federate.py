@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,8 +123,15 @@ def test_purses_last_over_several_trainings(tmp_path: Path, capsys: pytest.Captu
         options = ["--rounds", "1", "--ledgers", "purses", "--purpose", "bus", "--at-most", "0.4"]
         assert cli.main(["federate", "adult", *options]) == 0
         seen.append({name: taken(silo_ledger(tmp_path / "purses" / name)) for name in SILOS["adult"]})
-    words = " ".join(capsys.readouterr().out.split())
+    out = capsys.readouterr().out
+    words = " ".join(out.split())
     assert "Charged for life to the silos' own ledgers in purses, at most ε = 0.4" in words
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    assert all(float(row[4].split(" … ")[-1]) <= 0.4 for row in rows)
+    assert ("Where 0 is spent people take no part" in words) == any(row[4].startswith("0 ") for row in rows)
+    receipt = next(line for line in out.splitlines() if line.startswith("  privypurse receipt "))
+    assert cli.main(shlex.split(receipt)[1:]) == 0
+    assert "bus" in capsys.readouterr().out
     for name, people_there in SILOS["adult"].items():
         ledger = silo_ledger(tmp_path / "purses" / name)
         assert ledger.verify().problems == []

@@ -41,6 +41,9 @@ runs are seeded: for measuring, not for publishing. docs/federated.md is about r
   privypurse federate heart --preferences pareto
   privypurse federate adult --flower
   privypurse federate adult --ledgers purses --at-most 0.5
+
+With --ledgers nobody's ε for this training is above --at-most, and whose purse pays for no rate takes no part. People
+have no ids in these data; their ledger knows them as 'row 0 of …', and the command prints how to ask for a receipt.
 """
 
 
@@ -160,23 +163,34 @@ def _show(trial: Trial, console: Console, where: str) -> None:
     console.print(
         f"ε against the {terms.adversary}, noise multiplier {terms.noise_multiplier:.3g}, δ {terms.delta:g}. Who is "
         "drawn in every step cannot spend more. What is granted and spent, and accuracy on people in training, is "
-        f"each silo's secret; shown here because all of it is simulated.{_same(terms)}\n",
+        f"each silo's secret; shown here because all of it is simulated.{_none(trial)}{_same(terms)}\n",
         style="dim",
     )
 
 
 def _show_ledgers(trial: Trial, options: argparse.Namespace, console: Console) -> None:
     most = "all that was left" if options.at_most is None else f"ε = {options.at_most:g}"
-    one = trial.clients[0].name
+    one = trial.clients[0]
+    home = options.ledgers / one.name
+    url = as_it_is(f"sqlite:///{home / 'purses.db'}")
     console.print(
         f"Charged for life to the silos' own ledgers in {as_it_is(str(options.ledgers))}, at most {most}, at the "
         "orders that hold for every use, with more noise than one training alone would need. The ε above are this "
-        "training's alone; what people paid in all is in their receipts. "
-        f"privypurse ledger runs --ledger sqlite:///{as_it_is(str(options.ledgers / one / 'purses.db'))} lists "
-        "trainings.\n",
+        "training's alone; what people paid in all is in their receipts. People have no ids in these data: a ledger "
+        "knows them by the number of their record, from 0 on, and what the data are. The trainings of a silo, and "
+        f"the receipt of its first record:\n\n  privypurse ledger runs --ledger {url}\n"
+        f"  privypurse receipt --ledger {url} --key {as_it_is(str(home / 'purses.key'))} --person '{one.first_id}'\n",
         style="dim",
         soft_wrap=True,
     )
+
+
+def _none(trial: Trial) -> str:
+    """What an ε spent of 0 means."""
+    none = sum(int((row.spent == 0).sum()) for row in trial.clients)
+    if not none:
+        return ""
+    return f" Where 0 is spent people take no part: {none:,} records, whose ε pays for no rate with this noise."
 
 
 def _range(epsilon: FloatArray) -> str:

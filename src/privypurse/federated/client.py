@@ -106,7 +106,7 @@ class Client:
         """
         _refuse_unfit(dataset, new_model, offer, adversary)
         if ledger is not None:
-            require_ledger(ledger, offer, budgets)
+            require_ledger(ledger, offer, budgets, at_most)
         else:
             say_not_kept(seed)
         owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
@@ -119,7 +119,8 @@ class Client:
         try:
             self._book.keep_offer(offer.to_json())
             self._book.account(None if ledger is None else ledger.id)
-            self.plan, self._account = _local_plan(budgets, owner, offer, self._book), None
+            cap = None if ledger is None else at_most
+            self.plan, self._account = _local_plan(budgets, owner, offer, self._book, cap), None
             if ledger is not None:
                 whose = (ledger, offer, budgets, _rates(self.plan))
                 self._account = LedgerAccount(*whose, book=self._book, at_most=at_most, purpose=purpose)
@@ -263,9 +264,10 @@ def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
     return applied(keyed_ids, person, "list of budgets", records)[1]
 
 
-def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book) -> Plan:
+def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book, at_most: float | None) -> Plan:
     """Each person's rate by the table, certified again here: a table is a claim of the server's.
 
+    With ``at_most`` it costs nobody more than that by the terms' accountant, whatever else they allow.
     Whoever cannot afford it, or grants a smaller δ than the terms have, sits out. That never fails, and where nobody
     takes part the answer is noise alone: the server is not told what anybody grants.
     """
@@ -274,11 +276,11 @@ def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Bo
     levels, level_of = np.unique(np.stack([budgets.promised, strict]), axis=1, return_inverse=True)
     epsilon, out = levels[0], levels[1] > 0
     kept = book.rates  # certifying takes seconds, and a SuperNode of Flower's has a process for each message
-    if kept is not None and kept["version"] == __version__:
+    if kept is not None and (kept["version"], kept.get("at_most")) == (__version__, at_most):
         rate = np.array(kept["rate"], dtype=np.float64)
     else:
-        rate = np.where(out, 0.0, _affordable(offer, epsilon))
-        book.keep_rates({"version": __version__, "rate": rate.tolist()})
+        rate = np.where(out, 0.0, _affordable(offer, np.minimum(epsilon, np.inf if at_most is None else at_most)))
+        book.keep_rates({"version": __version__, "at_most": at_most, "rate": rate.tolist()})
     return _plan(terms, epsilon, rate, level_of.ravel(), owner)
 
 

@@ -64,6 +64,8 @@ class Row:
     spent: FloatArray
     """ε against the adversary of the terms, as is ``granted``."""
     accuracy: float
+    first_id: str | None = None
+    """By which its ledger, if it has one, knows the owner of its first record; the others are numbered on."""
 
     @property
     def overdrawn(self) -> int:
@@ -182,8 +184,12 @@ def ended(
     for silo, client, each in zip(federation.silos, clients, granted, strict=True):
         account = client.spent()
         spent = account.against_server if client.offer.terms.adversary == "server" else account.against_public
-        rows.append(Row(silo.name, client.joined, each, spent, accuracy(model, silo.train)))
+        first_id = None
         if client.has_ledger:
+            from privypurse.ledger.private import row_ids  # here: who has no ledger needs no database
+
+            first_id = str(row_ids(fingerprint(silo.train), 1)[0])
             client.settle()
+        rows.append(Row(silo.name, client.joined, each, spent, accuracy(model, silo.train), first_id))
         client.close()
     return tuple(rows), model

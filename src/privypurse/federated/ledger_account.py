@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from privypurse._validate import real
 from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
@@ -160,7 +161,7 @@ def charges_of_rounds(ledger: Ledger, terms: Terms, rates: FloatArray, joined: i
     return np.asarray(np.maximum.accumulate(charges, axis=0))
 
 
-def require_ledger(ledger: Any, offer: Offer, budgets: Budgets) -> None:
+def require_ledger(ledger: Any, offer: Offer, budgets: Budgets, at_most: float | None = None) -> None:
     """Raise unless this client's people can be charged there."""
     from privypurse.ledger.ledger import Ledger  # here, not above: who has no ledger needs no database
 
@@ -169,6 +170,8 @@ def require_ledger(ledger: Any, offer: Offer, budgets: Budgets) -> None:
     if budgets.person is None:
         raise InvalidInput("a ledger knows people by id, and budgets have none; give Budgets(…, person=ids)")
     ledger.require_terms(adversary=offer.terms.adversary)
+    if at_most is not None:
+        real(at_most, "at_most", above=0, most=1e9, hint="an ε at the person's δ, or None for all that is left")
 
 
 def _affordable(charges: IntArray, room: IntArray) -> IntArray:

@@ -138,9 +138,25 @@ def test_a_smaller_balance_buys_a_smaller_rate(tmp_path: Path, new_ledger: Calla
     assert ours.plan.rates.tolist() == [1.0, 1.0, 0.25, *[1.0] * 6]
     assert taken(ledger, "P2") <= ledger.rungs[1].limit
     ours.close()
-    capped = client(tmp_path / "b", ledger=new_ledger(), at_most=0.1)  # three rounds at rate 1 are ε = 0.3
+    capped = client(tmp_path / "b", ledger=new_ledger(), at_most=0.2)  # three rounds at rate 1 are ε = 0.3
     assert capped.plan.rates.tolist() == [0.25] * 9
     capped.close()
+
+
+def test_nobody_spends_more_than_the_cap_by_the_terms_either(
+    tmp_path: Path, new_ledger: Callable[..., pp.Ledger]
+) -> None:
+    """A cap at the order for life alone lets sampled steps through that are ε = 0.257 by themselves."""
+    rates = np.geomspace(0.001, 1, 60)
+    terms = terms_with(noise_multiplier=3.0)
+    offer = Offer(terms, CertifiedTable(rates, terms.certified(rates)))
+    ours = client(tmp_path / "a", 1.0, offer, ledger=new_ledger(), at_most=0.2)
+    for number in (1, 2, 3):
+        ours.answer(number, STATE)
+    assert 0.15 < ours.spent().against_server.max() <= 0.2
+    ours.close()
+    with pytest.raises(pp.InvalidInput, match="at_most"):
+        client(tmp_path / "b", ledger=new_ledger(), at_most=-1.0)
 
 
 def test_against_the_public_hiding_who_joined_is_worth_something(
