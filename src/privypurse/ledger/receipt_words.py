@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
+from itertools import zip_longest
 
 from privypurse.ledger.bets import COIN, GUESSES, right_guesses
 from privypurse.ledger.lifetime import Rung
@@ -14,6 +15,7 @@ from privypurse.ledger.receipt_facts import ConsentEvent, ReceiptFacts, State, U
 
 TITLE = "Receipt: what was done with your data"
 _WIDTH = 100
+_NARROWEST = 10  # of a column of words
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Section:
 
 def sections(receipt: ReceiptFacts) -> list[Section]:
     """The whole receipt."""
-    return [_short(receipt), _allowed(receipt), _used(receipt), _bet(receipt), _promise(receipt), _rights(receipt)]
+    plain = [_short(receipt), _allowed(receipt), _used(receipt), _bet(receipt), _promise(receipt), _rights(receipt)]
+    return [*plain, _for_experts(receipt)]
 
 
 def _short(receipt: ReceiptFacts) -> Section:
@@ -55,7 +58,7 @@ def _short(receipt: ReceiptFacts) -> Section:
 
 
 def _allowed(receipt: ReceiptFacts) -> Section:
-    rows = tuple(_consent(consent) for consent in receipt.consents)
+    rows = tuple(_consent(consent, again) for consent, again in _each_once(receipt.consents))
     return Section(
         "What you allowed",
         (
@@ -66,8 +69,20 @@ def _allowed(receipt: ReceiptFacts) -> Section:
     )
 
 
-def _consent(consent: ConsentEvent) -> tuple[str, ...]:
+def _each_once(consents: tuple[ConsentEvent, ...]) -> list[tuple[ConsentEvent, datetime | None]]:
+    """What was said, and when it was said again last, word for word, with nothing else between."""
+    found: list[tuple[ConsentEvent, datetime | None]] = []
+    for consent in consents:
+        if found and replace(consent, time=found[-1][0].time) == found[-1][0]:
+            found[-1] = found[-1][0], consent.time
+        else:
+            found.append((consent, None))
+    return found
+
+
+def _consent(consent: ConsentEvent, again: datetime | None) -> tuple[str, ...]:
     what = _EVENTS[consent.state] if consent.rung is None else _amount(consent.rung)
+    what += "" if again is None else f", said again {_time(again)}"
     until = "until you withdraw" if consent.valid_until is None else _time(consent.valid_until)
     ends = "" if consent.rung is None else until
     if consent.state is State.FORGOTTEN:
@@ -82,8 +97,7 @@ def _used(receipt: ReceiptFacts) -> Section:
     used, left = percent(receipt.share(receipt.used), up=True), percent(receipt.share(receipt.left), up=False)
     notes = [
         "Shares of your purse add up; ε does not, so none is given for a single use. Each share is rounded up, what "
-        "is left is rounded down. They are shares of what you allow now, measured where least is left "
-        f"({receipt.measure}): another limit gives other shares.",
+        "is left is rounded down. They are shares of what you allow now: another limit gives other shares.",
         '"At most" was fixed before the use began, and limits it. "Used" is what it came to for you: it describes '
         "and limits nothing. A use that still runs counts with all that was set aside for it.",
         '"Stated purpose" is what whoever used your data wrote down, "allowed purpose" what your consent said then. '
@@ -144,13 +158,6 @@ def _promise(receipt: ReceiptFacts) -> Section:
             ("compared are", "all that was released with your data, and the same with nothing in their place"),
             ("does not hide", "that you are on the list of people, and what you allowed"),
             ("holds against", _ADVERSARIES.get(receipt.adversary, receipt.adversary)),
-            (
-                "in symbols",
-                f"for every set O of outcomes: P(O, never above ε = {receipt.highest.epsilon:g}) ≤ "
-                f"e^{receipt.highest.epsilon:g} · Q(O, never above ε = {receipt.highest.epsilon:g}) + "
-                f"{receipt.highest.delta:g}, and the same with P and Q exchanged",
-            ),
-            ("kept by", "a Rényi filter at orders that were fixed for life when the ledger was made"),
         ),
         notes=(
             "It covers this ledger alone. If others hold your data too, or keep another ledger, all their ε and δ "
@@ -170,6 +177,23 @@ def _rights(receipt: ReceiptFacts) -> Section:
             "You can ask to be forgotten. Your receipt then says no more than that, and how much was used in all. A "
             "keyed code instead of your id stays, and with it how much you allowed and how much each use took, and "
             "when, so that nobody can come back under your name with a full purse: pseudonymous, not erased.",
+        ),
+    )
+
+
+def _for_experts(receipt: ReceiptFacts) -> Section:
+    highest = receipt.highest
+    return Section(
+        "For experts",
+        facts=(
+            (
+                "in symbols",
+                f"for every set O of outcomes: P(O, never above ε = {highest.epsilon:g}) ≤ e^{highest.epsilon:g} "
+                f"· Q(O, never above ε = {highest.epsilon:g}) + {highest.delta:g}, and the same with P and Q "
+                "exchanged. P is the law of all that was released with your data, Q that with nothing in their place",
+            ),
+            ("kept by", "a Rényi filter at orders that were fixed for life when the ledger was made"),
+            ("shares are of", f"{receipt.measure}, the measure at which least of your limit is left"),
         ),
     )
 
@@ -201,14 +225,28 @@ def _fact_lines(facts: tuple[tuple[str, str], ...]) -> list[str]:
 
 def _table_lines(table: tuple[tuple[str, ...], ...], numbers: frozenset[int]) -> list[str]:
     rows = [[_one_line(cell) for cell in row] for row in table]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place in numbers else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    widths = _narrowed([max(map(len, column)) for column in zip(*rows, strict=True)], numbers)
+    lines = []
+    for row in rows:
+        cells = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*cells, fillvalue=""):
+            padded = (
+                part.rjust(width) if place in numbers else part.ljust(width)
+                for place, (part, width) in enumerate(zip(line, widths, strict=True))
+            )
+            lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _narrowed(widths: list[int], numbers: frozenset[int]) -> list[int]:
+    """Widths by which rows fit into a line, if that goes: the widest give way, but not times and numbers."""
+    widths = list(widths)
+    while sum(widths) + 2 * (len(widths) - 1) > _WIDTH:
+        widest = max((width, place) for place, width in enumerate(widths) if place and place not in numbers)
+        if widest[0] <= _NARROWEST:
+            break
+        widths[widest[1]] -= 1
+    return widths
 
 
 def _one_line(words: str) -> str:

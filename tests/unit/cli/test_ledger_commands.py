@@ -153,7 +153,7 @@ def test_a_run_that_died_is_recovered_and_all_is_verified(
     ledger.reserve("died", members, charges, np.zeros(1, dtype=int), at_most=0.3)
     assert "not yet" in done(capsys, "ledger runs")
     assert "not settled: 1" in done(capsys, "ledger show")
-    assert "still running" in done(capsys, "receipt --person C1")
+    assert re.search(r"still .*\n +running$", done(capsys, "receipt --person C1"), re.MULTILINE)
     done(capsys, "ledger recover died")
     assert "not yet" not in done(capsys, "ledger runs")
     assert "nobody's purse is overdrawn" in done(capsys, "ledger verify")
@@ -243,7 +243,7 @@ def test_a_receipt_is_printed_or_written_for_ones_own_eyes(
     charge(ledger, "q [bold]1[/bold]")
     out = done(capsys, "receipt --person C1 --contact 'desk [4]'")
     assert "You allowed ε = 0.5" in out
-    assert "q [bold]1[/bold]" in out
+    assert "[bold]1[/bold]" in out
     assert "Say so to: desk [4]." in out
     out = done(capsys, "receipt --person C1 --html a.html --json a.json")
     assert "ε" not in out  # nothing personal where only files are asked for

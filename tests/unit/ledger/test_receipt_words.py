@@ -47,7 +47,7 @@ def test_the_text_says_what_was_allowed_used_and_left() -> None:
     text = RECEIPT.text()
     assert "You allowed ε = 0.5 (δ = 1e-05). 10.01 % of it has been used, 89.99 % is left." in text
     assert re.search(r"2026-03-01 12:30 UTC +training \(run-1\) +bus lines +trams +25.00 % +10.01 %", text)
-    assert re.search(r"training \(run-1\), still running +bus lines +trams +25.00 % +0.01 %", text)
+    assert re.search(r"training \(run-1\), still +bus lines +trams +25.00 % +0.01 %\n +running\n", text)
     assert "right at most 623 of 1,000" in " ".join(text.split())  # e^0.5/(1 + e^0.5) = 0.62246
     for words in ("valid until", "2027-01-01", "desk 4", "add up", "never above ε = 0.5", "limits nothing"):
         assert words in " ".join(text.split())
@@ -77,6 +77,42 @@ def test_page_and_text_say_the_same() -> None:
         for words in (section.title, *section.words, *section.notes):
             assert words in page
             assert words in " ".join(RECEIPT.text().split())
+
+
+EXPERTS = ("Rényi", "least of your limit is left", "P(O", "filter")
+
+
+def test_what_experts_want_stands_apart_at_the_end() -> None:
+    *plain, experts = receipt_words.sections(RECEIPT)
+    assert experts.title == "For experts"
+    assert all(word in str(experts) for word in (*EXPERTS, RECEIPT.measure))
+    assert not any(word in str(section) for section in plain for word in EXPERTS)
+
+
+def test_rows_fit_into_a_line_and_lose_nothing() -> None:
+    """A training's name is a word and a UUID."""
+    name = "train-534ad0c1-6f0e-4b55-9d3c-00000000a1b2"
+    purpose = "to plan bus lines in the whole county, also those that run at night"
+    wide = replace(RECEIPT, uses=(replace(use(5, purpose=purpose), run=name, allowed_purpose=purpose),))
+    text = wide.text()
+    assert max(map(len, text.splitlines())) <= 100
+    used = text.split("What was used")[1].split("all together")[0]
+    table = [line for line in used.splitlines() if line.startswith((" " * 20, "2026"))]
+    starts = [table[0].index(word) for word in ("training", "to plan")]
+    assert name in "".join(line[starts[0] : starts[1]].strip() for line in table)
+    assert complaints(wide.html()) == []
+
+
+def test_what_was_said_twice_is_one_line() -> None:
+    first = RECEIPT.consents[0]
+    again, other = replace(first, time=datetime(2026, 4, 2, 8, 0)), replace(first, purpose="trams")
+    allowed = receipt_words.sections(replace(RECEIPT, consents=(first, again, other, first)))[1].table
+    assert [row[1:3] for row in allowed[1:]] == [
+        ("ε = 0.5 (δ = 1e-05), said again 2026-04-02 08:00 UTC", "bus lines"),
+        ("ε = 0.5 (δ = 1e-05)", "trams"),
+        ("ε = 0.5 (δ = 1e-05)", "bus lines"),
+    ]
+    assert len(replace(RECEIPT, consents=(first, again)).json_ld()["consent_events"]) == 2
 
 
 def test_a_purse_without_uses_is_full() -> None:
