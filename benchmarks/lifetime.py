@@ -1,7 +1,8 @@
-"""What an order for life costs: python -m benchmarks.lifetime [--check docs/ledger.md]
+"""What an order for life costs: python -m benchmarks.lifetime [--check docs/ledger-proofs.md]
 
 A plan for one run may use the tightest accountant, privacy loss distributions or Gaussian DP. A purse that lasts pays
-at one Rényi order, fixed beforehand (docs/ledger.md). Three tables at one (ε, δ): the noise multiplier σ that each
+at one Rényi order, fixed beforehand (docs/ledger-proofs.md).
+Three tables at one (ε, δ): the noise multiplier σ that each
 needs for the same training, how many Gaussian questions each allows, and σ at orders that other public functions
 would choose.
 """
@@ -90,7 +91,7 @@ def up(sigma: float, digits: int = 2) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """As docs/ledger.md has it."""
+    """As docs/ledger-proofs.md has it."""
     lines = [list(heads), ["---"] * len(heads), *(list(row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -101,7 +101,7 @@ def plus(sums: Costs, costs: Costs, times: int = 1) -> Costs:
 
 
 class Purse:
-    """The rule of docs/ledger.md: a use must fit at the order of one's own rung and of every rung above.
+    """The rule of docs/ledger-proofs.md: a use must fit at the order of one's own rung and of every rung above.
 
     ``limits[rung][column]`` in units; None where nothing limits. Moves: a use by itself (reserved at what is paid,
     settled at what was made), a raise, a lowering. With ``steps``, uses come in runs of so many steps instead:
@@ -236,8 +236,8 @@ def most_delta(purse: Purse, epsilon: float, moves: int) -> float:
 
 
 def told(twin: str) -> float:
-    """What docs/ledger.md says that this twin reaches."""
-    page = (Path(__file__).parents[1] / "docs" / "ledger.md").read_text(encoding="utf-8")
+    """What docs/ledger-proofs.md says that this twin reaches."""
+    page = (Path(__file__).parents[1] / "docs" / "ledger-proofs.md").read_text(encoding="utf-8")
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")
     ]

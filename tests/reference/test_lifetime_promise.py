@@ -1,4 +1,4 @@
-"""Rule 14: what a purse promises for life, against planners in tiny worlds who see every output (docs/ledger.md).
+"""Rule 14: what a purse promises for life, against planners in tiny worlds who see outputs (docs/ledger-proofs.md).
 
 The right rule is that of `privypurse.ledger.lifetime`: its orders and limits. Probabilities, divergences and δ are
 computed by `lifetime_worlds` alone. Every twin breaks one rule; the worst planner against it exceeds the promise.

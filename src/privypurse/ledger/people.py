@@ -237,7 +237,7 @@ def _append(connection: Connection, kind: str, meta: dict[str, Any], numbers: In
 
 
 def refuse_merging(one: str, other: str) -> NoReturn:
-    """Two ids of one person stay two purses (docs/ledger.md)."""
+    """Two ids of one person stay two purses (docs/ledger-proofs.md)."""
     raise Unsupported(
         f"{one!r} and {other!r} cannot be merged: what two ids spent does not add up where both were in the same "
         "release (two halves of an ε = 1 purse, spent on the same counts, come to ε = 1.47), so no purse that was "

@@ -1,4 +1,4 @@
-"""The price of an order for life: docs/ledger.md says what `benchmarks.lifetime` computes, and that is right."""
+"""The price of an order for life: docs/ledger-proofs.md says what `benchmarks.lifetime` computes, which is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks import lifetime
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-PAGE = Path(__file__).parents[3] / "docs" / "ledger.md"
+PAGE = Path(__file__).parents[3] / "docs" / "ledger-proofs.md"
 EPSILON, DELTA, ORDER = 1.0, 1e-5, 16
 
 
