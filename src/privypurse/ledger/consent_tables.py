@@ -35,7 +35,7 @@ class Difference:
     left: tuple[str, ...] = ()
     """Who has withdrawn or been forgotten: a table does not bring them back unless that is asked for."""
     ended: tuple[str, ...] = ()
-    """Who would join or come back by a row whose end is past: they do not."""
+    """Who stays out: by a row whose end is past, or that says nothing of an end after theirs has passed."""
 
     def __str__(self) -> str:
         parts = {"join": self.joining, "come back": self.returning, "raise": self.raising, "lower": self.lowering}
@@ -94,8 +94,10 @@ class Consents:
             ended[known] = stand.until[places] <= time
             before[known] = stand.rung[places]
             differs[known] = self._differs(known, *consents.recorded(connection, numbers[known]))
-        stays, back = known & ~left & ~ended, left | ended if self.returning else ended & ~left
-        past = (self._ends() <= time) & (~known | back)
+        back = left if self.returning else np.zeros_like(left)
+        over = ended & ~left & ~(self._dated() & (self._ends() > time))  # an end of which nothing is said stays: past
+        stays = known & ~left & ~over
+        past = (self._ends() <= time) & (~known | back) | over
         return texts, {
             "joining": ~known & ~past,
             "returning": back & ~past,
@@ -111,6 +113,10 @@ class Consents:
         """For each row when its consent ends; NEVER where it says nothing of that."""
         ends = [NEVER if one.valid_until is None else one.valid_until for one in self.consents]
         return np.array(ends, dtype=np.int64)[self.which]
+
+    def _dated(self) -> AnyArray:
+        """Rows that say something of an end, be it that there is none."""
+        return np.array([one.valid_until is not None for one in self.consents], dtype=bool)[self.which]
 
     def _differs(self, known: AnyArray, recorded: list[Consent], whose: AnyArray) -> AnyArray:
         """Of the rows of people who are known: whether they say something else than is recorded."""

@@ -126,7 +126,8 @@ class Ledger(OpenLedger):
         Columns "purpose", "valid_until" and "recorded_by" are read where there are such. Another purpose or end with
         the same ε renews a consent; an empty end is none. Where the table says nothing of them they stay. Nobody
         leaves by being absent. Who has withdrawn or been forgotten stays out, or a table from before would undo it;
-        ``returning`` brings them back, with what they had spent. Nobody joins by a row whose end is past.
+        ``returning`` brings them back, with what they had spent. Nobody joins by a row whose end is past; a consent
+        that has ended is renewed by a row that names a later end, or none, not by one that says nothing of it.
         ``dry_run`` (the default) only says what would happen.
         """
         said = {"person": person, "epsilon": epsilon, "purpose": purpose, "recorded_by": recorded_by}

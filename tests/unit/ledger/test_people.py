@@ -374,6 +374,30 @@ class TestImport:
         assert ledger.import_table(path, dry_run=False).ended == ("a", "b", "c")
         assert ledger.show() == before
 
+    @pytest.mark.parametrize("returning", [False, True])
+    def test_a_consent_that_has_ended_is_renewed_only_by_a_row_that_says_until_when(
+        self, ledger: pp.Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returning: bool
+    ) -> None:
+        now = 1_900_000_000 * 10**6  # in March 2030
+        monkeypatch.setenv(entries.TODAY, "2030-03-17")
+        monkeypatch.setattr(entries, "now", lambda: now)
+        ledger.join(["a", "b", "c"], 1.0, purpose="care", valid_until="2030-06-01")
+        monkeypatch.setattr(entries, "now", lambda: now + 365 * 86_400 * 10**6)
+        path, before = tmp_path / "routine.csv", ledger.show()
+        path.write_text("person,epsilon\na,1\nb,4\n")
+        for purpose_now in ("", "buses"):
+            said = ledger.import_table(path, purpose=purpose_now, returning=returning, dry_run=False)
+            assert (said.ended, said.unchanged, said.returning) == (("a", "b"), 0, ())
+        assert ledger.show() == before
+        assert not ledger.consenting(ledger.members(["a", "b"])).any()
+        path.write_text("person,epsilon,valid_until\na,1,2032-01-01\nb,4,until withdrawn\nc,1,2030-06-01\n")
+        said = ledger.import_table(path, returning=returning, dry_run=False)
+        assert (said.renewing, said.raising, said.ended) == (("a",), ("b",), ("c",))
+        assert [ends(ledger, one) for one in "abc"] == ["2032-01-01", None, "2030-06-01"]
+        assert [purpose(ledger, one) for one in "abc"] == ["care"] * 3
+        assert ledger.consenting(ledger.members([*"abc"])).tolist() == [True, True, False]
+        assert ledger.verify().problems == []
+
     def test_who_had_left_comes_back_if_asked_for_with_what_they_had_spent(
         self, ledger: pp.Ledger, table: Path
     ) -> None:
