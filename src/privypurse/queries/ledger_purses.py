@@ -14,7 +14,7 @@ from privypurse.accounting.filters import CURRENCIES, Currency
 from privypurse.accounting.releases import Gaussian
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets.budgets import Budgets
-from privypurse.budgets.person_ids import texts_of
+from privypurse.budgets.person_ids import applied, named, texts_of
 from privypurse.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class LedgerPurses:
             raise InvalidInput(
                 "a ledger knows people by id, and these budgets have none; give Budgets(…, person=ids)"
             )
-        self._ledger, self._purpose = ledger, purpose
+        self._ledger, self._purpose, self._keyed_ids = ledger, purpose, budgets.keyed_ids()
         self._members = ledger.members(budgets.person[budgets.first_record])
         _refuse_smaller_budgets(ledger, budgets, self._members.rung)
         self.currency: Currency = CURRENCIES["gdp"]
@@ -71,6 +71,17 @@ class LedgerPurses:
         held = np.array([2 * np.ldexp(float(rung.limit), -40) / rung.order for rung in ledger.rungs])
         self.total = frozen(held[self._members.rung.astype(np.int64)])
         """What everybody's purse holds when full, in μ²: a function of grants, which are public."""
+
+    def places(self, person: Any, records: int) -> IntArray:
+        """For each record, by its owner's id, the place of their purse; raise where somebody has two records."""
+        ids, place = applied(self._keyed_ids, person, "list of purses", records)
+        doubled = np.bincount(place, minlength=self.total.size)[place] > 1
+        if doubled.any():
+            raise InvalidInput(
+                f"person names {named(texts_of(ids), doubled)} more than once, and each would pay for one record "
+                "only; give one record for each person"
+            )
+        return place
 
     def pay(self, ratio: FloatArray, most: float, *, alike: bool = False) -> AnyArray:
         """Charge everybody for a contribution of ``ratio`` deviations of the noise; for each whether they take part.

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
-from privypurse.queries import statistics
+from privypurse.queries import LedgerPurses, statistics
 from privypurse.queries.noisy_sums import Purses
 from privypurse.training.gradients import per_record_norms
 from privypurse.training.isolation.loss_fn import Loss
@@ -29,22 +29,35 @@ def median_gradient_norm(
     *,
     cap: float,
     noise: float,
+    person: Any = None,
     seed: int | None = None,
 ) -> statistics.Quantiles:
     """The private median of the records' gradient norms with the model as it is (Abadi et al. 2016 clip there).
 
     ``cap`` is a public number that norms are clipped to, ``noise`` the deviation, in records, of the noise on each of
     20 counts. Every record pays for its own bits out of ``purses``: a `Filter` with one purse for each record, which
-    training has to leave that much, or `queries.LedgerPurses` of budgets in the order of the records. Records, not
-    persons, are the unit: for data in which each person has one. ``values[0]`` is the median, and ``cost`` what it
-    cost at most.
+    training has to leave that much, or `queries.LedgerPurses`, with ``person``, the id of each record's owner: whose
+    record is missing contributes nothing. Records, not persons, are the unit: for data in which each person has one.
+    ``values[0]`` is the median, and ``cost`` what it cost at most.
     """
-    size = len(dataset)  # type: ignore[arg-type]
-    if purses.total.shape != (size,):
-        raise InvalidInput(f"purses holds {purses.total.size:,} purses for {size:,} records; give one each")
+    place = _places(purses, person, len(dataset))  # type: ignore[arg-type]
     device = next(model.parameters()).device
-    pieces: Iterator[IntArray] = (piece.numpy() for piece in torch.split(torch.arange(size), _AT_ONCE))
+    pieces: Iterator[IntArray] = (piece.numpy() for piece in torch.split(torch.arange(place.size), _AT_ONCE))
     batches = (Batch(piece, piece, np.arange(piece.size)) for piece in pieces)
     found = [per_record_norms(model, loss_fn, *moved(data, device)).cpu() for _, data in loaded(dataset, batches)]
-    norms = torch.cat(found).double().numpy()
+    norms = np.full(purses.total.size, np.nan)
+    norms[place] = torch.cat(found).double().numpy()
     return statistics.quantiles(norms, purses, probabilities=(0.5,), cap=cap, noise=noise, seed=seed)
+
+
+def _places(purses: Purses, person: Any, records: int) -> IntArray:
+    """For each record the place of the purse that pays for it."""
+    if isinstance(purses, LedgerPurses):
+        if person is None:
+            raise InvalidInput("a ledger's purses are people's; give person=, the id of each record's owner")
+        return purses.places(person, records)
+    if person is not None:
+        raise InvalidInput("a Filter's purses have no ids, and hold for records in their order; leave person= out")
+    if purses.total.shape != (records,):
+        raise InvalidInput(f"purses holds {purses.total.size:,} purses for {records:,} records; give one each")
+    return np.arange(records)

@@ -62,6 +62,20 @@ def require_ledger(plan: PlanBase, ledger: Any, seed: int | None) -> None:
             f"the {plan.WHAT} was made with the ledger {plan.ledger.id}, and this one is {ledger.id}; give the one "
             "it was made with"
         )
+    _require_bounded(plan)
+
+
+def _require_bounded(plan: PlanBase) -> None:
+    """Raise for a plan with extra steps that `pp.plan` does not make under a ledger: a file may have been altered."""
+    if not isinstance(plan, Plan):
+        return
+    assert plan.ledger is not None
+    if plan.shape.stop is not None or (plan.shape.extra_steps and plan.ledger.at_most is None):
+        raise InvalidInput(
+            f"the plan has extra_steps = {plan.shape.extra_steps:,}, stop = {plan.shape.stop} and at_most = "
+            f"{plan.ledger.at_most}: under a ledger they need at_most, and no rule stops them. It was altered: "
+            "make it anew with pp.plan(…, ledger=ledger)"
+        )
 
 
 def require_journal(journal: Path) -> None:
@@ -157,6 +171,7 @@ class Account:
     def count(self, step: int) -> None:
         """Before step ``step`` is released: the ledger says that it has begun."""
         self._require_going_on()
+        self._require_reserved(step)
         if self._begun_steps is not None:
             self._begun_steps.count(step)
 
@@ -169,6 +184,13 @@ class Account:
         """Raise once the run was settled here, or is about to be: what comes then would be charged to nobody."""
         if self._ended:
             raise InvalidInput(f"run {self.run_id!r} is settled in its ledger; make a new plan for further steps")
+
+    def _require_reserved(self, steps: int) -> None:
+        if steps > self._identity()[1]:
+            raise PrivyPurseError(
+                f"run {self.run_id!r} has {self._identity()[1]:,} steps reserved in its ledger, and this is number "
+                f"{steps:,}; nothing comes back. This is a bug, please report it"
+            )
 
     def _require_consistent(self, known: bool) -> None:
         """Raise where steps were counted of a run that the ledger does not know."""
@@ -198,7 +220,7 @@ class Account:
         row = prices.rows_of(plan)[plan.level_of]
         if plan.filter is None:
             return prices.charges, row, at_most
-        assert at_most is not None
+        assert at_most is not None  # see `require_ledger`
         shares = ReservedShares.of(ledger, prices, at_most)
         share = shares.largest(ledger.room(members), members.rung.astype(np.int64))
         pays = (row >= 0) & (prices.charges[row] <= shares.held(share)).all(axis=1)  # for the fixed steps at least
@@ -265,6 +287,7 @@ class Account:
         if self._settled or not self._processes.first or os.getpid() != self._process:
             return
         self._ended = True  # before anything is asked for or written
+        self._require_reserved(steps_taken)
         charges = self._charges(np.minimum(self._begun, steps_taken))
         own = None if spending is None else lifetime_charges(spending, self._ledger)
         if spending is not None and own is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from ledger_tools import DELTA, EPSILONS, UNIT, charged, copied, new_ledger, step_cost
 from privypurse.accounting.lasting_step_filter import LastingStepFilter
-from privypurse.training.ledger_account import recover
+from privypurse.plans import file as planfile
+from privypurse.training.distributed import Processes
+from privypurse.training.ledger_account import Account, recover
 from training_tools import LOSS, Keeping, quiet
 
 N, STEPS, EXTRA, NOISE = 30, 6, 30, 4.0
@@ -265,3 +268,45 @@ def test_what_cannot_be_is_refused_by_name(ledger):
     with pytest.raises(pp.InvalidInput, match="a filter needs exact=True"):
         trained(ledger, planned(ledger), individual=pp.Individual(exact=False))
     assert not ledger.runs()
+
+
+def altered(plan: pp.Plan, **shape: Any) -> pp.Plan:
+    """As somebody might change its file: other steps, and ten times everybody's ε so that these seem to fit."""
+    levels = replace(plan.levels, epsilon=plan.levels.epsilon * 10)
+    return planfile.loads(planfile.dumps(replace(plan, shape=replace(plan.shape, **shape), levels=levels)), pp.Plan)
+
+
+def test_steps_that_were_put_into_a_plan_are_paid_for_or_not_contributed_to(ledger):
+    plan = planned(ledger, extra_steps=0, at_most=0.1)
+    done = trained(ledger, altered(plan, extra_steps=100), data(9.0))
+    have = charged(ledger, IDS)
+    assert done.steps == STEPS + 100
+    assert as_owed(have, owed(ledger, plan, done.spending.meter.counts))
+    assert (have <= reserved(ledger)).all()
+    assert (done.spending.meter.counts[:, 1:].sum(axis=1) < STEPS + 100).any()
+
+
+def test_a_filter_that_forgets_the_reservation_is_found_when_settling(ledger, monkeypatch):
+    monkeypatch.setattr(Account, "hold", lambda self, accounting: None)
+    plan = altered(planned(ledger, extra_steps=0, at_most=0.1), extra_steps=100)
+    with pytest.raises(pp.PrivyPurseError, match="more than was reserved"):
+        trained(ledger, plan, data(9.0))
+
+
+def test_extra_steps_without_a_cap_or_with_a_rule_that_stops_them_are_refused(ledger):
+    plan = planned(ledger, extra_steps=0, at_most=None)
+    stop = pp.StopAtPlateau(every=5, noise=10.0)
+    for other in (altered(plan, extra_steps=100), altered(planned(ledger), stop=stop)):
+        with pytest.raises(pp.InvalidInput, match="It was altered"):
+            trained(ledger, other)
+    assert not ledger.runs()
+
+
+def test_no_account_counts_or_settles_more_steps_than_are_reserved(ledger):
+    account = Account(ledger, planned(ledger, extra_steps=0).for_records(IDS), Processes())
+    account.count(STEPS)
+    with pytest.raises(pp.PrivyPurseError, match="6 steps reserved"):
+        account.count(STEPS + 1)
+    with pytest.raises(pp.PrivyPurseError, match="6 steps reserved"):
+        account.settle(STEPS + 1)
+    assert ledger.runs()[-1].settled is None
