@@ -93,6 +93,10 @@ def _consent(options: argparse.Namespace, console: Console) -> None:
     else:
         ledger.change([options.person], options.epsilon, purpose=options.purpose, **said)
     say(console, _recorded(before, options.epsilon))
+    if before is not None and before.frozen:
+        say(
+            console, "but frozen since an old copy of the ledger was recovered: nothing more is charged to them, ever"
+        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ class _Granted:
     epsilon: float
     left: bool
     """Whether they withdrew, or were forgotten, since."""
+    frozen: bool
+    """Whether an old copy of the ledger was recovered that may not know all they spent."""
 
 
 def _granted(ledger: pp.Ledger, person: str) -> _Granted | None:
@@ -111,7 +117,11 @@ def _granted(ledger: pp.Ledger, person: str) -> _Granted | None:
     events = ledger.history(person)
     said = [event.kind for event in events if event.kind in ("join", "consent", "withdraw", "forget")]
     rung = [event.rung for event in events if event.rung is not None][-1]
-    return _Granted(ledger.rungs[rung].epsilon, said[-1] in ("withdraw", "forget"))
+    return _Granted(
+        ledger.rungs[rung].epsilon,
+        said[-1] in ("withdraw", "forget"),
+        any(event.kind == "freeze" for event in events),
+    )
 
 
 def _refuse_wrong_join(options: argparse.Namespace, before: _Granted | None) -> None:

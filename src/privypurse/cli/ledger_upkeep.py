@@ -127,6 +127,9 @@ def _recover_options(command: argparse.ArgumentParser) -> None:
     said = "the checkpoint folder of a training that died: charged are the steps that it may have taken"
     command.add_argument("--checkpoint", type=Path, metavar="FOLDER", help=said)
     command.add_argument("--export", type=Path, metavar="FILE", help="an export that has later entries than the copy")
+    command.add_argument(
+        "--yes", action="store_true", help="go on with an old copy, although people are frozen by it"
+    )
 
 
 def _recover(options: argparse.Namespace, console: Console) -> None:
@@ -144,8 +147,27 @@ def _recover(options: argparse.Namespace, console: Console) -> None:
         return
     if options.anchor is None:
         raise pp.InvalidInput("name the RUN that died, or --anchor FILE to go on with an old copy of the ledger")
-    pp.Ledger.recover_copy(ledger_url(options), anchor=options.anchor, export=options.export)
-    say(console, "the copy is in use again; whom later entries do not prove is frozen, for good")
+    _recover_copy(options, console)
+
+
+def _recover_copy(options: argparse.Namespace, console: Console) -> None:
+    url, given = ledger_url(options), {"anchor": options.anchor, "export": options.export}
+    loss = pp.Ledger.loss_of_copy(url, **given)
+    if not loss.entries:
+        pp.Ledger.recover_copy(url, **given)
+        say(console, "the copy is in use again: the export has all later entries, and nobody is frozen")
+        return
+    told = f"{loss.entries:,} later entries are lost with this copy, and all {loss.frozen:,} people in it are frozen"
+    told += ": nothing more can be charged to them, ever" + ("; nobody new can join" if loss.people else "")
+    if not options.yes:
+        raise pp.InvalidInput(
+            f"{told}. Nothing was done. Look for the latest copy, or for an export of it (--export); to go on with "
+            "this one all the same, add --yes"
+        )
+    pp.Ledger.recover_copy(url, **given)
+    say(console, f"the copy is in use again. {told}")
+    how = "tells the two no longer apart" if options.anchor.is_dir() else "is this copy's now and refuses it"
+    say(console, f"Should the latest copy turn up, put it away: {options.anchor} {how}")
 
 
 def _whole_name(ledger: pp.Ledger, begins: str) -> str:
@@ -251,12 +273,16 @@ Settle a run that died: charged is all that was reserved for it. Of a training w
 charged are the steps that its journal counts, or that the ledger has handed out, if these are more.
 
 Without RUN, go on with an old copy of the ledger, which --anchor told from the latest one. Entries that --export
-proves are taken in. Whoever may have been charged since is frozen: nothing more is charged to them, ever.
+proves are taken in. Whoever may have been charged since is frozen: nothing more is charged to them, ever. It is first
+said how many entries are lost and how many people are frozen; --yes then does it. From then on the anchor is that of
+this copy, and refuses the ledger that it was of. The anchor in the folder of a run stays as it is and takes both: put
+the other one away.
 
   privypurse ledger runs
   privypurse ledger recover run-2026-03-01
   privypurse ledger recover --checkpoint FOLDER
   privypurse ledger recover --anchor anchor.json --export entries.jsonl
+  privypurse ledger recover --anchor anchor.json --yes
 """,
         _recover_options,
         _recover,

@@ -73,9 +73,10 @@ def require(connection: Connection, kept: Anchor, path: str | Path) -> None:
         return
     raise InvalidInput(
         f"this is an old or forked copy of the ledger: its anchor {file_of(path)} names entry {kept.entry:,}, which "
-        "is not in it. Whatever was charged since would be given back. Restore the latest copy, or go on with this "
-        "one by `privypurse ledger recover --anchor` (Ledger.recover_copy), which freezes everybody whom later "
-        "entries do not prove"
+        "is not in it. Whatever was charged since would be given back. Restore the latest copy. If another copy was "
+        "recovered by this anchor since, that one is the ledger now: go on with it, and put this one away. Else go "
+        "on with this one by `privypurse ledger recover --anchor` (Ledger.recover_copy), which freezes everybody "
+        "whom later entries do not prove"
     )
 
 

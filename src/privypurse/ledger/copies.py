@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,18 @@ from privypurse.ledger.database import Database
 
 _AT_ONCE = 1000  # rows
 _FIELDS = ("seq", "time", "kind", "run", "meta")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What going on with an old copy costs."""
+
+    entries: int
+    """That the copy lacks, and no export proves."""
+    frozen: int
+    """People to whom nothing more is charged: everybody in the copy if entries are lost, else nobody."""
+    people: bool
+    """Whether new people were among the lost entries: then nobody new can join."""
 
 
 def backup(connection: Connection, path: str | Path) -> None:
@@ -81,7 +94,7 @@ def anchor(connection: Connection) -> Anchor:
     return Anchor(name, head.seq, head.hash.hex(), *latest)
 
 
-def recover(connection: Connection, kept: Anchor, export_path: str | Path | None) -> None:
+def recover(connection: Connection, kept: Anchor, export_path: str | Path | None) -> Loss:
     """Take in what an export proves; freeze everybody if that does not reach the anchor."""
     anchors.require_same_ledger(connection, kept)
     if anchors.contains(connection, kept.entry, kept.hash):
@@ -90,10 +103,13 @@ def recover(connection: Connection, kept: Anchor, export_path: str | Path | None
         for content in _later_entries(connection, Path(export_path)):
             _take_in(connection, content)
     if anchors.contains(connection, kept.entry, kept.hash):
-        return
+        return Loss(0, 0, False)
+    head = entries.last(connection)
+    assert head is not None
     lost = kept.joined > 0 and not anchors.contains(connection, kept.joined, kept.joined_hash)
     entries.append(connection, "recover", {"anchor": kept.hash, "people_lost": lost}, after=kept.entry)
     people.freeze_everybody(connection)
+    return Loss(kept.entry - head.seq, people.count(connection), lost)
 
 
 def _later_entries(connection: Connection, path: Path) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.ledger import anchors, copies, entries, history, keys, schema, verify
 from privypurse.ledger.chain import Anchor, canonical
+from privypurse.ledger.copies import Loss
 from privypurse.ledger.database import Database
 from privypurse.ledger.keys import KeySource
 from privypurse.ledger.lifetime import Lifetime, Rung
@@ -136,14 +137,30 @@ class OpenLedger:
         """Go on with an old copy whose later entries are lost: `open` refuses it by its anchor.
 
         Entries that an ``export`` proves (they follow in the chain) are taken in. If they reach the anchor nothing
-        was lost. Else anybody may have been charged since, so everybody is frozen: no further charge to them, ever.
+        was lost. Else anybody may have been charged since, so everybody is frozen: no further charge to them, ever
+        (`loss_of_copy` says beforehand how many). The anchor is the copy's from here on, and the ledger that it was
+        of is refused by it; that in the folder of a run stays as it is, and cannot tell the two apart.
         """
         database = Database(url)
         _require_tables(database)
         target = anchors.read(anchor)
         with database.writer() as connection:
             copies.recover(connection, target, export)
-        return cls.open(url, key, anchor)
+        recovered = cls.open(url, key, anchor)
+        recovered._keep(recovered.anchor())
+        return recovered
+
+    @classmethod
+    def loss_of_copy(cls, url: str, *, anchor: str | Path, export: str | Path | None = None) -> Loss:
+        """What would be lost by `recover_copy`; nothing is written."""
+        database = Database(url)
+        _require_tables(database)
+        target = anchors.read(anchor)
+        with database.writer() as connection:
+            tried = connection.begin_nested()
+            found = copies.recover(connection, target, export)
+            tried.rollback()
+        return found
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:

@@ -94,3 +94,60 @@ def test_the_anchor_is_named_once_for_all(
     monkeypatch.setenv("PRIVYPURSE_LEDGER_ANCHOR", "second.json")
     done(capsys, "ledger init --ledger sqlite:///second.db --key second.key --epsilons 1,2")
     assert Path("second.json").exists()
+
+
+RECOVER = "ledger recover --ledger sqlite:///old.db --anchor"
+
+
+@pytest.mark.parametrize("joining", [False, True])
+def test_who_is_frozen_is_said_before_and_done_by_yes(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger, joining: bool
+) -> None:
+    if joining:
+        ledger.join(["C4"], 1.0)
+    files = ("old.db", "anchor.json")
+    before = [Path(file).read_bytes() for file in files]
+    code, out, error = run(capsys, f"{RECOVER} anchor.json")
+    assert (code, out) == (2, "")
+    said = f"{1 + joining} later entries are lost with this copy, and all 3 people in it are frozen"
+    assert said in error
+    assert ("nobody new can join" in error) == joining
+    assert "--yes" in error
+    assert [Path(file).read_bytes() for file in files] == before
+    assert said in done(capsys, f"{RECOVER} anchor.json --yes")
+    copy = pp.Ledger.open("sqlite:///old.db", anchor="anchor.json")
+    assert not copy.balances(copy.members(["C1", "C2", "C3"])).any()
+    assert copy.verify().sound
+    raised = done(capsys, "ledger consent --ledger sqlite:///old.db --person C1 --epsilon 2")
+    assert "raised from ε = 0.5 to 2\nbut frozen" in raised
+    assert "frozen" not in done(capsys, "ledger consent --person C1 --epsilon 2")
+
+
+def test_an_anchor_takes_one_of_the_two_after_a_recovery(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    Path("june").mkdir()
+    ledger.write_anchor("june/anchor.json")
+    assert "put it away: anchor.json is this copy's now" in done(capsys, f"{RECOVER} anchor.json --yes")
+    done(capsys, "ledger verify --ledger sqlite:///old.db --anchor anchor.json")
+    code, _, error = run(capsys, "ledger verify --anchor anchor.json")
+    assert code == 2
+    assert "another copy was recovered by this anchor since" in error
+    assert "put this one away" in error
+    for url in (URL, "sqlite:///old.db"):  # as the docs say: that of a run cannot tell
+        done(capsys, f"ledger verify --ledger {url} --anchor june")
+
+
+def test_by_the_folder_of_a_run_both_are_taken_and_that_is_said(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
+) -> None:
+    Path("june").mkdir()
+    ledger.write_anchor("june/anchor.json")
+    assert "put it away: june tells the two no longer apart" in done(capsys, f"{RECOVER} june --yes")
+
+
+def test_where_an_export_has_all_nobody_is_frozen(capsys: pytest.CaptureFixture[str], ledger: pp.Ledger) -> None:
+    done(capsys, "ledger export entries.jsonl")
+    assert "nobody is frozen" in done(capsys, f"{RECOVER} anchor.json --export entries.jsonl")
+    copy = pp.Ledger.open("sqlite:///old.db", anchor="anchor.json")
+    assert (copy.balances(copy.members(["C1"])) == ledger.balances(ledger.members(["C1"]))).all()
