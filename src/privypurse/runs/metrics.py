@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ _SENSITIVE = (
     "Figures below, and plan.json, follow from people's budgets or from who was drawn: keep them as safe as the "
     "data. A person may see their own."
 )
+_FORMULA = re.compile(r"(?![+-]?[0-9]+(\.[0-9]+)?$)[\t\r\n=+@\uff1d\uff0b\uff0d\uff20-]")
 _SEEDED = "This run was seeded, so its noise can be repeated and taken off: a test, NOT private."
 
 
@@ -100,5 +102,10 @@ def spending_lines(spending: Spending) -> str:
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow((who, "epsilon_promised", "epsilon_spent"))
     each = zip(names.tolist(), plan.epsilon[rows].tolist(), spent[rows].tolist(), strict=True)
-    lines.writerows((name, f"{granted:g}", f"{cost:.6g}") for name, granted, cost in each)
+    lines.writerows((_cell(name), f"{granted:g}", f"{cost:.6g}") for name, granted, cost in each)
     return out.getvalue()
+
+
+def _cell(name: Any) -> Any:
+    """An id as a spreadsheet takes it for text: what would be a formula there has an apostrophe before it."""
+    return f"'{name}" if isinstance(name, str) and _FORMULA.match(name) else name

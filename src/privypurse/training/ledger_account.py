@@ -22,7 +22,7 @@ from privypurse.plans.reserved_shares import ReservedShares
 from privypurse.training.begun_steps import BegunSteps
 from privypurse.training.individual.lifetime_charges import lifetime_charges
 from privypurse.training.journal import Journal
-from privypurse.training.remembered_run import RememberedRun
+from privypurse.training.remembered_run import RememberedRun, anchor_of
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger, Reservation
@@ -193,11 +193,19 @@ class Account:
             )
 
     def _require_consistent(self, known: bool) -> None:
-        """Raise where steps were counted of a run that the ledger does not know."""
-        if not known and self._counted:
+        """Raise where steps were counted of a run that the ledger does not know, or how far it had come is lost."""
+        if not self._counted or self._journal is None:
+            return
+        counted = f"the journal has counted {self._counted:,} steps of run {self.run_id!r}"
+        if not known:
             raise InvalidInput(
-                f"the journal has counted {self._counted:,} steps of run {self.run_id!r}, which the ledger does not "
-                "know: it is an older copy of the one it was reserved in. Put the newer one back"
+                f"{counted}, which the ledger does not know: it is an older copy of the one it was reserved in. Put "
+                "the newer one back"
+            )
+        if not (anchor := anchor_of(self._journal)).is_file():
+            raise InvalidInput(
+                f"{counted}, and {anchor}, by which an older copy of the ledger is told, is gone. Put it back, or "
+                f"settle the run (privypurse ledger recover --checkpoint {anchor.parent}) and train in another folder"
             )
 
     def _identity(self) -> tuple[str, int]:

@@ -267,3 +267,21 @@ def test_what_is_above_all_that_was_granted_is_said(ledger):
     assert any(above in note for note in pp.plan(greedy, ledger=ledger, at_most=0.3, **shape).notes)
     modest = pp.plan(BUDGETS, ledger=ledger, at_most=0.3, **shape).notes
     assert not any(above in note or "caps nothing" in note for note in modest)
+
+
+@pytest.mark.parametrize("method", ["uniform", "exclude"])
+@pytest.mark.parametrize("noise", [None, 3.0])
+def test_training_is_not_paid_from_what_is_set_apart(tmp_path, method, noise):
+    """With nothing left there by public account, whoever had a rate has one."""
+    url = f"sqlite:///{tmp_path / 'purses.db'}"
+    ledger = pp.Ledger.create(url, epsilons=EPSILONS, delta=DELTA, set_apart=0.1, key=bytes(32))
+    ledger.join(IDS, GRANTED)
+    members, how = ledger.members(IDS), {"at_most": 0.3, "noise_multiplier": noise, **SHAPE}
+    before = pp.plan(BUDGETS, method, ledger=ledger, **how)
+    table = ledger.room(members)[:3]  # one of each rung
+    table[:, :3] = 0
+    ledger.charge("statistics", members, table, np.arange(N) % 3, at_most=0.5)
+    assert (ledger.public_room(members)[:, 3:] == 0).all()
+    after = pp.plan(BUDGETS, method, ledger=ledger, **how)
+    assert (after.rates > 0).tolist() == (before.rates > 0).tolist()
+    assert after.rates.any()

@@ -1,5 +1,7 @@
 """A run by its configuration, in this process: data, plan, results, and what is refused before it begins."""
 
+import csv
+import io
 import json
 import math
 import warnings
@@ -16,10 +18,12 @@ from privypurse import datasets
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.config import BuiltIn, parse_config
 from privypurse.runs.folder import RunFolder
+from privypurse.runs.metrics import spending_lines
 from privypurse.runs.planning import plan_of
 from privypurse.runs.records import Records, pixels, records_of
 from privypurse.runs.training_run import train_by
 from privypurse.training.evaluation import score
+from privypurse.training.individual.spending import Spending
 
 CONFIG = """
 [data]
@@ -146,6 +150,13 @@ def test_a_score_is_counted_right():
     assert (found.records, found.accuracy) == (5, 3 / 5)
     assert found.loss == pytest.approx(sum(costs) / 5, rel=1e-6)
     assert model.training
+
+
+def test_no_id_is_a_formula_where_spending_is_looked_at_in_a_spreadsheet():
+    ids = ["=1+1", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\uff1d1", "\t=2", "-4", "+4.5", "a=b", "7"]
+    plan = pp.plan(pp.Budgets(np.ones(10), person=ids), steps=10, batch_size=2, accountant="rdp")
+    rows = list(csv.reader(io.StringIO(spending_lines(Spending(plan.applied_to(ids), np.zeros(10))))))
+    assert [row[0] for row in rows[1:]] == ["'" * (place < 6) + who for place, who in enumerate(ids)]
 
 
 def test_a_run_that_follows_spending_says_what_each_person_spent():

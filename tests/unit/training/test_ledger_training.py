@@ -212,6 +212,21 @@ def test_a_ledger_that_does_not_know_the_steps_of_a_journal_is_an_older_copy(led
     assert not old.runs()
 
 
+def test_a_run_whose_anchor_is_lost_does_not_go_on(ledger, tmp_path):
+    """Losing it is what somebody would do who puts an older copy of the ledger in its place."""
+    plan, folder = planned(ledger), tmp_path / "run"
+    with pytest.raises(Stopped):
+        trained(ledger, plan, checkpoint=folder, scheduler=stopping_at(3))
+    kept = (folder / "steps.anchor").read_bytes()
+    (folder / "steps.anchor").unlink()
+    for _ in range(2):
+        with pytest.raises(pp.InvalidInput, match=r"steps\.anchor, by which an older copy .* is gone"):
+            trained(ledger, plan, checkpoint=folder)
+    (folder / "steps.anchor").write_bytes(kept)
+    trained(ledger, plan, checkpoint=folder)
+    assert paid_for(ledger, plan, STEPS)
+
+
 def contributions(ledger: pp.Ledger, plan: pp.Plan, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[float]:
     """The length of each step's gradient, without noise and with everybody drawn who may be."""
     quiet(monkeypatch)
