@@ -84,7 +84,7 @@ def _all_plain(texts: list[str | None]) -> list[str]:
     """As they are compared; where no text can be anything but plain, all at once."""
     if None not in texts:
         whole = "".join(texts)  # type: ignore[arg-type]
-        if whole.isascii() and whole.isprintable() and "-" not in whole:
+        if whole.isascii() and whole.isprintable() and ("-" not in whole or whole == whole.lower()):
             return list(map(str.strip, texts))  # type: ignore[arg-type]
     return [_plain(text) for text in texts]
 
