@@ -292,7 +292,7 @@ def test_the_examples_in_the_help_run(capsys, tmp_path, monkeypatch):
         pq.write_table(pa.table({"patient": rng.integers(0, 9, 50), "cost": rng.random(50) * 900}), name)
     examples = re.findall(r"^  privypurse query (.*)$", shown, re.MULTILINE)
     assert len(examples) == 8
-    made = pp.Ledger.create("sqlite:///purses.db", epsilons=[1], delta=1e-5, key="ledger.key")
+    made = pp.Ledger.create("sqlite:///purses.db", epsilons=[1], key="ledger.key", anchor="anchor.json")
     made.join(np.arange(9), 1.0)
     for line in examples:
         if line == examples[-1]:
