@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -111,15 +111,10 @@ def _refuse_another(ledger: Ledger, path: Path, identity: Mapping[str, str]) -> 
 
 def _brought_up_to_date(ledger: Ledger, texts: list[str], granted: FloatArray) -> str:
     """New people join, and grants follow the table. Whoever has left, or whose consent ended, stays out."""
-    found = ledger.import_table(_Grants(person=np.array(texts, dtype=object), epsilon=granted), dry_run=True)
-    if not (found.joining or found.raising or found.lowering):
+    grants = _Grants(person=np.array(texts, dtype=object), epsilon=granted)
+    if not _told(ledger.import_table(grants, dry_run=True)):
         return ""
-    held = dict(zip(texts, granted.tolist(), strict=True))
-    if found.joining:
-        ledger.join(list(found.joining), [held[who] for who in found.joining])
-    for who in (*found.raising, *found.lowering):
-        ledger.change([who], held[who], **_said_before(ledger, who))
-    return _told(found)
+    return _told(ledger.import_table(grants, dry_run=False))
 
 
 def _told(found: Difference) -> str:
@@ -129,16 +124,6 @@ def _told(found: Difference) -> str:
         "lowered": found.lowering,
     }
     return ", ".join(f"{word}: {len(ids):,}" for word, ids in parts.items() if ids)
-
-
-def _said_before(ledger: Ledger, person: str) -> dict[str, Any]:
-    """What was recorded beside a person's latest grant: another ε changes neither the purpose nor the end of it."""
-    from privypurse.ledger.history import moment  # here, not above: see `table_ledger`
-
-    meta = [event.meta for event in ledger.history(person) if event.kind in ("join", "consent")][-1]
-    until = meta.get("valid_until")
-    ends = None if until is None else moment(until)
-    return {"purpose": meta.get("purpose", ""), "valid_until": ends, "recorded_by": meta.get("recorded_by", "")}
 
 
 class _Grants(dict[str, AnyArray]):
