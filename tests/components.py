@@ -22,6 +22,7 @@ _MODULES = {  # component: the module that only it brings
     "plots": "matplotlib",
     "reproductions": "kymatio",
     "hf": "transformers",
+    "peft": "peft",
     "lightning": "lightning",
     "postgres": "psycopg",
     "browser": "playwright",
