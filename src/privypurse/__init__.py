@@ -22,6 +22,7 @@ from privypurse.training.execution import Execution
 from privypurse.version import __version__
 
 if TYPE_CHECKING:
+    from privypurse import losses
     from privypurse.ledger.ledger import Ledger
     from privypurse.training.clip_norm import median_gradient_norm
     from privypurse.training.fix import fix
@@ -40,6 +41,7 @@ __getattr__, __dir__ = lazily(
         "Trained": "privypurse.training.loop",
         "clipped_sum": "privypurse.training.gradients",
         "fix": "privypurse.training.fix",
+        "losses": "privypurse.losses",
         "make_private": "privypurse.training.make_private",
         "median_gradient_norm": "privypurse.training.clip_norm",
         "per_record_norms": "privypurse.training.gradients",
@@ -72,6 +74,7 @@ __all__ = [
     "clipped_sum",
     "federated",
     "fix",
+    "losses",
     "make_private",
     "median_gradient_norm",
     "per_record_norms",

@@ -8,7 +8,8 @@ from typing import Any
 def lazily(package: str, names: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """A package's ``__getattr__`` for these names, each given as "module" or "module:other name", and ``__dir__``.
 
-    The latter lists ``__all__``: what is public, and nothing that lies there beside it.
+    A module of that very name in the package is itself what is looked up. ``__dir__`` lists ``__all__``: what is
+    public, and nothing that lies there beside it.
     """
 
     def look_up(name: str) -> Any:
@@ -16,7 +17,8 @@ def lazily(package: str, names: dict[str, str]) -> tuple[Callable[[str], Any], C
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, _, other = names[name].partition(":")
         try:
-            return getattr(importlib.import_module(module), other or name)
+            found = importlib.import_module(module)
+            return found if module == f"{package}.{name}" else getattr(found, other or name)
         except ModuleNotFoundError as error:
             raise ImportError(f"{package}.{name} needs {error.name}: pip install 'privypurse[training]'") from error
 

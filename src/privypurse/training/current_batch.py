@@ -125,7 +125,8 @@ class CurrentBatch:
             raise InvalidInput(
                 f"losses has shape {tuple(losses.shape)}; optimizer.backward(losses) needs one loss for each{of} "
                 "that went through the model, in their order, made of the model's output and the loader's labels: "
-                'reduction="none", then the mean or sum over everything but the first dimension'
+                'reduction="none", then the mean or sum over everything but the first dimension (for language: '
+                "pp.losses)"
             )
         torch.autograd.backward(over_records(plain(losses), state.places, self._reduction).value)
 
