@@ -215,7 +215,7 @@ def _backward(op: Operation) -> Any:
             raise InvalidInput(
                 f"backward() of what {state.origin} made without a dimension of records: a loss made inside the "
                 "model, or of several records at once, cannot be taken apart by record. Of a Hugging Face model "
-                "leave labels= out and take pp.losses: optimizer.backward(pp.losses.for_model(model)(output, labels)). "
+                "leave labels= out: optimizer.backward(pp.losses.for_model(model)(output, labels)). "
                 f"Let one of your own give a loss for each record. {HINT}"
             )
         if not isinstance(state, Total):
