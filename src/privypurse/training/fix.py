@@ -20,13 +20,22 @@ def fix(model: nn.Module, groups: int = 32) -> nn.Module:
     divisor of the channels that is at most ``groups``. Running statistics are dropped: they were taken over the
     batch. Every MultiheadAttention becomes `Attention`, which computes the same out of Linear layers, so that its
     dropout and masks work and no slow fallback is needed.
+
+    Attention needs no way back: the ``state_dict()`` of what is made here is that of the model that was given, so
+    trained weights load into the stock model, and the stock model's into this one. GroupNorm is another function than
+    BatchNorm: weights trained with it are for a model that went through ``fix``, and a stock one misses the running
+    statistics, as ``load_state_dict`` says.
     """
     holder = nn.Sequential(copy.deepcopy(model))  # so that the model itself is somebody's child too
+    made: dict[nn.Module, nn.Module | None] = {}  # a layer with two parents stays one
     for module in list(holder.modules()):
-        for name, child in list(module.named_children()):
-            new = _fixed(child, groups)
-            if new is not None:
-                setattr(module, name, new)
+        for name, child in list(module._modules.items()):
+            if child is None:
+                continue
+            if child not in made:
+                made[child] = _fixed(child, groups)
+            if made[child] is not None:
+                setattr(module, name, made[child])
     for module in holder.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.enable_nested_tensor = module.use_nested_tensor = False
@@ -50,15 +59,17 @@ def _group_norm(layer: nn.modules.batchnorm._BatchNorm, groups: int) -> nn.Group
     best = max(k for k in (*divisors, *(channels // k for k in divisors)) if k <= groups)
     new = nn.GroupNorm(best, channels, eps=layer.eps, affine=layer.affine)
     if layer.affine:
-        new.weight.data.copy_(layer.weight.data)
-        new.bias.data.copy_(layer.bias.data)
-    return new.to(next((p.device for p in layer.parameters()), "cpu"))
+        for mine, theirs in ((new.weight, layer.weight), (new.bias, layer.bias)):
+            mine.data = theirs.data.clone()
+            mine.requires_grad = theirs.requires_grad
+    return new.train(layer.training)
 
 
 class Attention(nn.Module):
     """What nn.MultiheadAttention computes, with its weights, out of Linear layers: made by `fix`.
 
-    Masks, dropout and ``batch_first`` are as there; ``add_bias_kv`` and ``add_zero_attn`` are not supported.
+    Masks, dropout and ``batch_first`` are as there; ``add_bias_kv`` and ``add_zero_attn`` are not supported. So is
+    the ``state_dict``, whatever the layers inside are called.
     """
 
     # Keeps torch's encoder layers from their own fused path, which reaches past the layers.
@@ -75,7 +86,10 @@ class Attention(nn.Module):
             weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
         biases: Any = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
         self.query, self.key, self.value = map(_linear, weights, biases)
-        self.out = _linear(layer.out_proj.weight, layer.out_proj.bias)
+        self.out_proj = _linear(layer.out_proj.weight, layer.out_proj.bias)
+        self._one_size = layer._qkv_same_embed_dim
+        self.register_state_dict_post_hook(_as_stock)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_from_stock)  # type: ignore[no-untyped-call]
         self.train(layer.training)
 
     def forward(
@@ -101,7 +115,7 @@ class Attention(nn.Module):
             weights = weights.mean(dim=1) if average_attn_weights else weights
         else:
             seen = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
-        out = self.out(seen.transpose(1, 2).flatten(2))
+        out = self.out_proj(seen.transpose(1, 2).flatten(2))
         return (out if self.batch_first else out.transpose(0, 1)), weights
 
     def _heads(self, x: Tensor) -> Tensor:
@@ -135,3 +149,34 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
         made.bias.data.copy_(bias.data)
         made.bias.requires_grad = bias.requires_grad
     return made
+
+
+_PARTS = ("query", "key", "value")
+_STOCK = ("q_proj_weight", "k_proj_weight", "v_proj_weight")  # of sizes that differ; else in_proj_weight is all three
+
+
+def _as_stock(layer: Attention, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """What is saved has nn.MultiheadAttention's names, in its order; where a part has an adapter, its own."""
+    if any(f"{prefix}{part}.weight" not in state for part in _PARTS):
+        return
+    weights = [state.pop(f"{prefix}{part}.weight") for part in _PARTS]
+    biases = [state.pop(f"{prefix}{part}.bias", None) for part in _PARTS]
+    last = {name: state.pop(name) for name in list(state) if name.startswith(f"{prefix}out_proj.")}
+    if layer._one_size:
+        state[f"{prefix}in_proj_weight"] = torch.cat(weights)
+    else:
+        state.update({f"{prefix}{name}": weight for name, weight in zip(_STOCK, weights, strict=True)})
+    if biases[0] is not None:
+        state[f"{prefix}in_proj_bias"] = torch.cat(biases)
+    state.update(last)
+
+
+def _from_stock(layer: Attention, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """What is loaded has nn.MultiheadAttention's names."""
+    for kind in ("weight", "bias"):
+        if f"{prefix}in_proj_{kind}" in state:
+            parts = state.pop(f"{prefix}in_proj_{kind}").chunk(3)
+            state.update({f"{prefix}{part}.{kind}": value for part, value in zip(_PARTS, parts, strict=False)})
+    for part, name in zip(_PARTS, _STOCK, strict=True):
+        if prefix + name in state:
+            state[f"{prefix}{part}.weight"] = state.pop(prefix + name)
