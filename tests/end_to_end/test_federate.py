@@ -91,6 +91,7 @@ def test_flower_runs_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--device does not go with --flower" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_can_be_kept_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["federate", "adult", "--rounds", "1", "--out", "kept"]) == 0
     folder = RunFolder.open(tmp_path / "kept")
@@ -166,6 +167,7 @@ def books(folder: Path) -> dict[str, Any]:
     return {path.parent.name: json.loads(read_held(path)) for path in sorted(folder.glob("*/book"))}
 
 
+@pytest.mark.slow
 def test_on_flower_the_rounds_are_the_same(tmp_path: Path) -> None:
     """Two rounds, everybody asked: the same model as in one process, and every round in every book.
 

@@ -243,6 +243,7 @@ sys.exit(cli.main(["query", "people.csv", "count", "--noise", "20"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_full_disk_tells_nothing(capsys, people, begun):
     """No file may grow beyond 4,096 bytes: neither the first question's ledger nor a later one's entry fits."""

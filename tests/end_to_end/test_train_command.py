@@ -78,6 +78,7 @@ def test_the_example_trains_as_it_stands_but_for_its_size(capsys):
     assert "spends everyone's ε again" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_table_with_persons_and_a_network_of_ones_own():
     random = np.random.default_rng(0)
     for name, size in (("people.csv", 200), ("others.csv", 100)):
@@ -210,6 +211,7 @@ def test_a_wrong_file_is_one_line_that_says_what_to_do(capsys):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["torch", "cryptography"])
 def test_without_the_extra_the_error_says_what_to_install(missing):
     Path("config.toml").write_text(cli.train.example(), encoding="utf-8")
@@ -222,6 +224,7 @@ def test_without_the_extra_the_error_says_what_to_install(missing):
     assert not Path("privypurse-run").exists()
 
 
+@pytest.mark.slow
 def test_what_needs_no_training_needs_no_torch():
     for arguments in (["train", "--help"], ["train", "--example"], ["demo", "--help"]):
         done = call(*arguments, before="sys.modules['torch'] = None")

@@ -85,6 +85,7 @@ def peer_pld(rate: float, sigma: float, steps: int, delta: float, pessimistic: b
     return float(once.self_compose(steps).get_epsilon_for_delta(delta))
 
 
+@pytest.mark.slow
 @given(shape=shapes())
 @settings(max_examples=25, deadline=None)
 def test_rdp_plans(shape: dict) -> None:
@@ -112,6 +113,7 @@ def is_right_by_rdp(shape: dict) -> None:
         assert plan.spent_by_level()[level] <= same_orders * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(shape=shapes())
 @settings(max_examples=12, deadline=None)
 def test_pld_plans(shape: dict) -> None:

@@ -74,6 +74,7 @@ def test_random_settings_never_below_the_truth(rate: float, sigma: float, order:
     assert mp.mpf(float(one(rate, sigma, [order])[0])) >= true_rdp(rate, sigma, order)
 
 
+@pytest.mark.slow
 def test_a_bare_quadrature_is_no_bound() -> None:
     """The broken twin: the same integral by an ordinary rule, not rounded up, falls below the truth somewhere."""
 

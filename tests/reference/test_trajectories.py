@@ -93,6 +93,7 @@ def test_close_to_pld(rate, sigmas, seed, most, delta):
     assert (ours >= theirs * 0.97 - 1e-3 * deviation).all()  # both are upper bounds, either may be the tighter one
 
 
+@pytest.mark.slow
 @given(
     sigmas=st.lists(st.floats(math.log(0.5), math.log(500)).map(math.exp), min_size=1, max_size=6),
     seed=st.integers(0, 2**32),

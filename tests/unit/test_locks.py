@@ -311,6 +311,7 @@ def test_a_replaced_file_is_whole_synchronised_and_leaves_nothing_beside_it(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "link"]
 
 
+@pytest.mark.slow
 def test_without_locks_of_the_system_importing_works_and_counts_on_disk_are_refused(tmp_path: Path) -> None:
     code = (
         "import sys\n"

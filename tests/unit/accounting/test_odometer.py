@@ -179,6 +179,7 @@ def meter_of(table, level_of, purses, kind=Odometer, grid_size=GRID):
     return kind(table["rate"], table["noise"], level_of, grid_size=grid_size, purses=purses)
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     kinds=st.integers(1, 3),

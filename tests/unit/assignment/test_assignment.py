@@ -463,6 +463,7 @@ def test_who_takes_no_part_spends_nothing(accountant):
     plan.check(budgets)
 
 
+@pytest.mark.slow
 def test_capped_means_that_budget_is_left():
     huge = pp.plan(pp.Budgets([1.0, 1e9]), "scale", steps=10, batch_size=1, accountant="rdp")
     assert huge.capped.tolist() == [False, True]
@@ -483,6 +484,7 @@ small_batches = given(
 )
 
 
+@pytest.mark.slow
 @small_batches
 @settings(max_examples=8, deadline=None)
 @LARGE_DELTAS

@@ -107,6 +107,7 @@ def test_a_crash_anywhere_never_gives_a_round_for_nothing(
     assert bits(client.answer(2, STATE)) == update
 
 
+@pytest.mark.slow
 def test_a_killed_process_has_counted_and_lets_the_next_one_in(tmp_path: Path) -> None:
     """For real: the process dies in its first step, with no chance to tidy up."""
     code = f"""
@@ -188,6 +189,7 @@ def test_two_clients_in_one_folder_are_refused(tmp_path: Path) -> None:
     assert second.joined == 1
 
 
+@pytest.mark.slow
 def test_two_processes_on_one_folder_are_refused(tmp_path: Path) -> None:
     client = made(tmp_path)
     code = (

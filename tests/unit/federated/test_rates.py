@@ -82,6 +82,7 @@ def peer(rate: float, steps: int) -> float:
 REQUEST = st.tuples(st.integers(-1, 6), st.sampled_from(["good", "nan", "other", "crash"]), st.booleans())
 
 
+@pytest.mark.slow
 @given(requests=st.lists(REQUEST, max_size=9))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nobody_is_overdrawn_whatever_is_asked(tmp_path_factory: Any, requests: list[tuple[int, str, bool]]) -> None:

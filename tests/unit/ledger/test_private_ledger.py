@@ -140,6 +140,7 @@ def test_one_that_cannot_be_made_leaves_no_key(tmp_path: Path, monkeypatch: pyte
     private_ledger(tmp_path, budgets())
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_while_it_was_made_is_made_whole(tmp_path: Path) -> None:
     """Before its people joined, before it had its name, and before its anchor."""
     for place in ("Ledger.join", "private.os.rename", "Ledger.write_anchor"):

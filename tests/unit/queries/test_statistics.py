@@ -215,6 +215,7 @@ def test_a_mean_of_what_is_not_finite_is_refused():
         statistics.mean([1.0, float("nan")], purses(2), cap=4.0, noise=100.0)
 
 
+@pytest.mark.slow
 def test_a_count_is_paid_for_by_those_who_are_counted():
     flags = np.arange(1000) % 4 == 0
     held = purses(1000)

@@ -51,6 +51,7 @@ def test_every_answer_says_what_it_costs_and_who_is_not_counted():
         assert "whoever has less left than their own part costs is not counted" in str(other)
 
 
+@pytest.mark.slow
 @given(
     cost=st.floats(math.log(1e-3), math.log(30)).map(math.exp),
     delta=st.floats(math.log(1e-12), math.log(0.1)).map(math.exp),

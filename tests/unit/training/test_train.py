@@ -341,6 +341,7 @@ def run_and_kill(folder: Path, plan: pp.Plan, seed: int | None, kills: int, brok
     return log.stat().st_size
 
 
+@pytest.mark.slow
 def test_a_killed_run_never_releases_more_steps_than_the_plan_has(tmp_path: Path) -> None:
     plan = planned(steps=700)
     assert run_and_kill(tmp_path / "sound", plan, None, kills=3) <= 700
@@ -348,6 +349,7 @@ def test_a_killed_run_never_releases_more_steps_than_the_plan_has(tmp_path: Path
     assert run_and_kill(tmp_path / "broken", plan, None, kills=3, broken=True) > 700
 
 
+@pytest.mark.slow
 def test_a_killed_seeded_run_ends_bit_identical(tmp_path: Path) -> None:
     plan = planned(steps=400)
     run_and_kill(tmp_path / "whole", plan, 5, kills=0)
