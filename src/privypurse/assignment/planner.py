@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privypurse._validate import real
+from privypurse._validate import integer, real
 from privypurse.accounting import Progress, accountant_named
 from privypurse.arrays import IntArray
 from privypurse.assignment import under_ledger
@@ -43,7 +45,9 @@ def plan(
     budgets: Budgets,
     method: str | Method = "sample",
     *,
-    steps: int,
+    steps: int | None = None,
+    epochs: float | None = None,
+    people: int | None = None,
     batch_size: int,
     clip_norm: float = 1.0,
     noise_multiplier: float | None = None,
@@ -58,14 +62,17 @@ def plan(
 
     ``batch_size`` is the public divisor of every step. Without ``noise_multiplier`` σ is solved so that it is
     also the expected batch. With it, and method "sample", each rate follows from the person's own ε alone.
+    ``epochs`` instead of ``steps``: as many as draw ``people``, by default all in ``budgets``, so often by expected
+    batches. Where presence is protected their number tells of it, and ``people`` has to be a public one.
 
     ``extra_steps`` may follow the fixed ``steps``: in them takes part who has something left, because their gradients
     were smaller than their clip norm. A filter sees to it that nobody overdraws (`Plan.filter` says which). ``stop``
     (`StopAtPlateau`, `StopWhenFew`) ends them early by private questions, which the plan pays for.
 
-    ``ledger``: each ε is what a person allows now, and nobody's rate or clip norm costs more than their purse holds;
-    ``at_most`` is the run's public cap, an ε, without which public balances lose all they have (docs/ledger.md).
-    Extra steps reserve all of it.
+    ``at_most`` is a public cap: nobody spends more than this ε, whatever they grant, so it may be told
+    (`Plan.public_epsilon`). ``ledger``: each ε is what a person allows now, and nobody's rate or clip norm costs more
+    than their purse holds; without ``at_most`` public balances lose all they have (docs/ledger.md). Extra steps
+    reserve all of it.
 
     Guarantee: ``plan.spent() <= budgets.epsilon`` for every record, proved by the named accountant ("pld", the
     tighter, or "rdp"). A method of one's own that declares that it keeps no budget gives a plan that promises
@@ -75,18 +82,39 @@ def plan(
     require_budgets(budgets)
     chosen = _method(method)
     shape = TrainingShape(
-        steps=steps,
+        steps=_steps(steps, epochs, people, budgets.people, batch_size),
         batch_size=batch_size,
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
         extra_steps=extra_steps,
         stop=stop,
+        at_most=at_most if ledger is None else None,
     )
     made = _made(budgets, chosen, Calibrator(shape, accountant_named(accountant), progress), ledger, at_most)
+    if made.promise is Promise.PRESENCE and epochs is not None and people is None:
+        raise InvalidInput(
+            f"epochs is {epochs!r}, and with noise_multiplier= this plan protects people's presence: how many there "
+            "are is sensitive, and the number of steps would tell it. Give people=, a public number such as 10_000, "
+            "or steps="
+        )
     refuse_overspending(made, progress)
     if made.levels.delta.max() * made.people >= 1:
         warnings.warn(large_delta(made), PrivyPurseWarning, stacklevel=2)
     return made
+
+
+def _steps(steps: int | None, epochs: float | None, people: int | None, held: int, batch_size: int) -> int:
+    """Given, or as many as draw that many people so often on average, rounded up; ``held``: how many there are."""
+    if (steps is None) == (epochs is None):
+        raise InvalidInput(f"steps is {steps!r} and epochs is {epochs!r}; give the one or the other")
+    if people is not None and epochs is None:
+        raise InvalidInput(f"people is {people!r}, which turns epochs into steps; leave it out beside steps=")
+    if epochs is None:
+        assert steps is not None
+        return steps
+    people = held if people is None else integer(people, "people")
+    share = Fraction(str(real(epochs, "epochs", above=0)))  # as it is written: 1.1 is no 1.100…09
+    return math.ceil(share * people / integer(batch_size, "batch_size"))
 
 
 def _made(
@@ -96,10 +124,6 @@ def _made(
     if ledger is not None:
         under_ledger.require_ledger(ledger, budgets, method, shape, at_most)
     if at_most is not None:
-        if ledger is None:
-            raise InvalidInput(
-                f"at_most is {at_most!r}, a run's cap in a ledger; name the ledger too, or leave it out"
-            )
         at_most = real(at_most, "at_most", least=SMALLEST, most=LARGEST, hint="an ε")
     levels, level_of = budgets.levels(at_most)
     under = None

@@ -73,7 +73,11 @@ def add_options(command: argparse.ArgumentParser) -> None:
         help="column of ids: the privacy unit is a person with all their records, and the plan follows ids, not rows",
     )
     how = command.add_argument_group("how to train")
-    how.add_argument("--steps", type=int, required=True, help="training steps: noisy sums of per-example gradients")
+    long = how.add_mutually_exclusive_group(required=True)
+    long.add_argument("--steps", type=int, help="training steps: noisy sums of per-example gradients")
+    long.add_argument("--epochs", type=float, help="instead: steps that draw everybody so often on average")
+    said = "with --epochs: a public number of people; needed where ε protects presence (--noise-multiplier)"
+    how.add_argument("--people", type=int, metavar="N", help=said)
     how.add_argument(
         "--batch-size", type=int, required=True, help="public divisor of each step; expected batch where σ is solved"
     )
@@ -92,7 +96,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--accountant", choices=("pld", "rdp"), default="pld", help="who proves it (default: pld, tighter)"
     )
     how.add_argument(
-        "--at-most", type=float, metavar="ε", help="with --ledger: the run's public cap (default: all that is left)"
+        "--at-most", type=float, metavar="ε", help="public cap on anyone's ε (default: what they grant, or have left)"
     )
     add_ledger_options(command)
     command.add_argument(

@@ -61,6 +61,7 @@ def _content(plan: PlannedTraining) -> dict[str, Any]:
             # Named where there are any: plans without stay what they were, to the last bit.
             **({"extra_steps": plan.shape.extra_steps} if plan.shape.extra_steps else {}),
             **({"stop": stop_rules.to_json(plan.shape.stop)} if plan.shape.stop else {}),
+            **({} if plan.shape.at_most is None else {"at_most": plan.shape.at_most}),
         },
         "notes": list(plan.notes),
         "levels": {name: column.tolist() for name, column in vars(plan.levels).items()},

@@ -12,6 +12,7 @@ from privypurse.budgets.person_ids import Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans.level_table import LevelRow, LevelTable, in_every_step
 from privypurse.plans.plan_base import PlanBase
+from privypurse.plans.promise import Promise
 from privypurse.plans.training_shape import TrainingShape
 from privypurse.plans.under_ledger import PlannedUnderLedger
 
@@ -36,6 +37,11 @@ class PlannedTraining(PlanBase):
         super().__post_init__()
         if self.shape.noise_multiplier is None:
             raise InvalidInput("a plan needs its noise multiplier")
+        if self.shape.at_most is not None and self.levels.epsilon.max() > self.shape.at_most:
+            raise InvalidInput(
+                f"at_most is {self.shape.at_most:g}, and a level promises ε = {self.levels.epsilon.max():g}; it was "
+                f"altered, or made by hand; make it anew with {self.MADE_BY}"
+            )
 
     def __repr__(self) -> str:
         return (
@@ -67,6 +73,16 @@ class PlannedTraining(PlanBase):
     def clip_norm(self) -> float:
         """The reference clip norm C: noise is noise_multiplier · C."""
         return self.shape.clip_norm
+
+    @property
+    def public_epsilon(self) -> float | None:
+        """An ε that nobody exceeds and that may be told, since it follows from nobody's budget: ``at_most``.
+
+        None where none was given: the largest ε of a plan is somebody's, and sensitive (rule 6).
+        """
+        if self.promise in (Promise.NONE, Promise.PART):
+            return None
+        return self.shape.at_most if self.ledger is None else self.ledger.at_most
 
     @property
     def rates(self) -> FloatArray:

@@ -47,6 +47,8 @@ def facts(plan: PlannedTraining) -> list[str]:
             lines.append(f"they end early by private questions, paid for in the ε certified: {plan.shape.stop}")
     if plan.ledger is not None:
         lines.append(_lasting(plan.ledger))
+    elif plan.public_epsilon is not None:
+        lines.append(f"nobody's ε is above {plan.public_epsilon:g}, whatever they grant: this figure may be told")
     if unused:
         lines.append(f"capped: {unused:,} people granted more than this training can use, even in every step")
     if plan.levels.delta.max() * plan.people >= 1:

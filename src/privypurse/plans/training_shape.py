@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from privypurse._validate import integer, real
 from privypurse.accounting import Composed, Release, SampledGaussian
+from privypurse.budgets.budgets import LARGEST as LARGEST_EPSILON
+from privypurse.budgets.budgets import SMALLEST as SMALLEST_EPSILON
 from privypurse.errors import InvalidInput
 from privypurse.plans.stop_rules import Stop
 
@@ -20,7 +22,8 @@ class TrainingShape:
     ``batch_size`` is the public divisor of every step, whoever was drawn; where σ is solved it is also the expected
     batch. Noise has the standard deviation ``noise_multiplier`` · ``clip_norm`` on each summed gradient.
     ``extra_steps`` may follow the ``steps`` that everyone takes, for those alone whose small gradients left something
-    in their purse; ``stop`` may end them early.
+    in their purse; ``stop`` may end them early. ``at_most`` is an ε that nobody exceeds, whatever they grant: with it
+    an ε may be told that follows from nobody's budget. Under a ledger the cap is the ledger's.
     """
 
     steps: int
@@ -29,6 +32,7 @@ class TrainingShape:
     noise_multiplier: float | None = None
     extra_steps: int = 0
     stop: Stop | None = None
+    at_most: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("batch_size", 1), ("extra_steps", 0)):
@@ -36,6 +40,9 @@ class TrainingShape:
         object.__setattr__(self, "clip_norm", real(self.clip_norm, "clip_norm", above=0))
         if self.noise_multiplier is not None:
             object.__setattr__(self, "noise_multiplier", real(self.noise_multiplier, "noise_multiplier", above=0))
+        if self.at_most is not None:
+            cap = real(self.at_most, "at_most", least=SMALLEST_EPSILON, most=LARGEST_EPSILON, hint="an ε")
+            object.__setattr__(self, "at_most", cap)
         deviation = self.clip_norm * (self.noise_multiplier or 1.0)
         for name, value in (("clip_norm", self.clip_norm), ("clip_norm · noise_multiplier", deviation)):
             if not SMALLEST <= value <= 1 / SMALLEST:

@@ -125,8 +125,11 @@ class Grants:
 class NewPlan:
     """A plan to be made: the arguments of `plan`."""
 
-    steps: Annotated[int, Meta(title="the number of training steps")]
     batch_size: Annotated[int, Meta(title="the public divisor of each step; where σ is solved, the expected batch")]
+    steps: int | None = None
+    epochs: float | None = None
+    people: int | None = None
+    """A public number of people that an epoch draws; None: as many as there are."""
     method: str = "sample"
     clip_norm: float = 1.0
     noise_multiplier: float | None = None
@@ -135,11 +138,13 @@ class NewPlan:
     extra_steps: int = 0
     stop: Annotated[Stop, By(_stop)] | None = None
     at_most: float | None = None
-    """The run's public cap in a ledger, an ε; None: all that people have left."""
+    """A public cap, an ε that nobody exceeds; None: what each one grants, in a ledger all that they have left."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise unknown("method: there is no", self.method, METHODS)
+        if (self.steps is None) == (self.epochs is None):
+            raise InvalidInput("give steps, the number of training steps, or epochs, and not both")
         if self.threshold is not None and self.method != "exclude":
             raise InvalidInput(f'threshold is for method = "exclude", not {self.method!r}')
 

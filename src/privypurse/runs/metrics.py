@@ -43,7 +43,7 @@ def facts_of(plan: Plan, trained: Trained, data: str, seeded: bool) -> dict[str,
         "clip_norm": plan.clip_norm,
         **({"noise_multiplier": plan.noise_multiplier} if plan.promise is Promise.PRESENCE else {}),
         "accountant": plan.accountant,
-        **({} if plan.ledger is None else {"at_most": plan.ledger.at_most}),
+        **({} if plan.public_epsilon is None and plan.ledger is None else {"at_most": plan.public_epsilon}),
         "promise": _SEEDED if seeded else plan.promise.text,
         "told": [{"step": step, "answer": answer} for step, answer in told],
     }

@@ -159,8 +159,12 @@ BAD = {
         ["[plan]", "'batchsize'", "mean 'batch_size'"],
     ),
     "section as value": ("model = 3\n" + BUILT_IN.replace('[model]\nkind = "mlp"', ""), ["[model] is 3", "section"]),
-    "no steps": (BUILT_IN.replace("steps = 10\n", ""), ["[plan] needs steps"]),
+    "no steps": (BUILT_IN.replace("steps = 10\n", ""), ["[plan]: give steps", "or epochs"]),
     "no batch size": (BUILT_IN.replace("batch_size = 64\n", ""), ["[plan] needs batch_size"]),
+    "steps and epochs": (
+        BUILT_IN.replace("steps = 10", "steps = 10\nepochs = 2"),
+        ["[plan]: give steps", "not both"],
+    ),
     "text for a number": (BUILT_IN.replace("steps = 10", 'steps = "10"'), ["[plan] steps is '10'", "whole number"]),
     "fraction of a step": (BUILT_IN.replace("steps = 10", "steps = 1.5"), ["steps is 1.5", "whole number"]),
     "true for a number": (BUILT_IN.replace("steps = 10", "steps = true"), ["steps is True", "whole number"]),
