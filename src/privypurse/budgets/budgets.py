@@ -186,7 +186,7 @@ class Budgets:
         if isinstance(delta, str):
             deltas = columns.numbers(delta)
             _check_deltas(deltas, columns.where(delta))
-        return cls(eps, delta=deltas, person=None if person is None else columns.labels(person))
+        return cls(eps, delta=deltas, person=None if person is None else columns.ids(person))
 
 
 def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Where | None = None) -> FloatArray:

@@ -31,9 +31,10 @@ _KEY = 16  # bytes
 _UUID_LENGTH = 36
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNSEEN = {"Cc", "Cf"}  # control and format characters
-_BLANK = re.compile(  # of other categories; Unicode's Default_Ignorable_Code_Point
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+_BLANK = re.compile(  # separators of files and records, and of other categories Default_Ignorable_Code_Point
+    "[\x1c-\x1f\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
+_HYPHEN = "\u2010"  # also what NFKC makes of one that does not break
 _PLAIN = {str, int, float, list, tuple}  # kinds that NumPy keeps; enumerations it writes by name, cut off
 
 
@@ -59,11 +60,11 @@ def texts_of(ids: AnyArray, name: str = "person") -> list[str]:
     """The ids as text: 7, "7" and " 7" are the same person, "07" is another.
 
     A table is read as text and a data frame as numbers, and both may hold the same people. To take two for one is
-    strict; to take one for two would fill a purse twice. So space around an id does not count, nor what does not
-    show (a byte order mark, a zero-width space, a soft hyphen, a control character), nor by which of Unicode's
-    characters a letter or digit is written: put together or not, full-width, as a ligature (NFKC, by which x² is x2,
-    too), nor the case of a UUID with its hyphens. Floats, booleans and dates are refused: how they are written
-    depends on who writes them.
+    strict; to take one for two would fill a purse twice. So space around an id does not count, nor how much of it is
+    inside, nor what does not show (a byte order mark, a zero-width space, a soft hyphen, a control character), nor by
+    which of Unicode's characters a letter, digit or hyphen is written: put together or not, full-width, as a ligature
+    (NFKC, by which x² is x2, too), nor the case of a UUID with its hyphens. Floats, booleans and dates are refused:
+    how they are written depends on who writes them.
     """
     if ids.dtype.kind == "f":
         refuse(~np.isfinite(ids), ids, name, _NO_ID)
@@ -84,7 +85,8 @@ def _all_plain(texts: list[str | None]) -> list[str]:
     """As they are compared; where no text can be anything but plain, all at once."""
     if None not in texts:
         whole = "".join(texts)  # type: ignore[arg-type]
-        if whole.isascii() and whole.isprintable() and ("-" not in whole or whole == whole.lower()):
+        cased = "-" in whole and whole != whole.lower()
+        if whole.isascii() and whole.isprintable() and not cased and "  " not in whole:
             return list(map(str.strip, texts))  # type: ignore[arg-type]
     return [_plain(text) for text in texts]
 
@@ -92,8 +94,8 @@ def _all_plain(texts: list[str | None]) -> list[str]:
 def _plain(text: str | None) -> str:
     """As it is compared; "" for what is no id."""
     bare = "" if text is None else text.strip()
-    if not (bare.isascii() and bare.isprintable()):
-        bare = unicodedata.normalize("NFKC", _seen(bare)).strip()
+    if "  " in bare or not (bare.isascii() and bare.isprintable()):
+        bare = " ".join(unicodedata.normalize("NFKC", _seen(bare)).replace(_HYPHEN, "-").split())
     if len(bare) == _UUID_LENGTH and bare != (lower := bare.lower()) and _UUID.fullmatch(lower):
         return lower
     return bare
@@ -103,7 +105,8 @@ def _seen(text: str) -> str:
     """Without the characters that do not show."""
     if text.isprintable() and not _BLANK.search(text):
         return text
-    return "".join(one for one in text if one.isspace() or not (category(one) in _UNSEEN or _BLANK.match(one)))
+    kept = (one for one in text if not _BLANK.match(one))
+    return "".join(one for one in kept if one.isspace() or category(one) not in _UNSEEN)
 
 
 def _text(value: Any) -> str | None:

@@ -17,6 +17,8 @@ from privypurse._validate import float_vector
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 
+_WRITTEN_AS_FLOAT = r"^\s*[0-9]+\.0+\s*$"
+
 
 @contextmanager
 def unchanged(path: Path) -> Iterator[None]:
@@ -121,12 +123,21 @@ class Columns(ABC):
     def labels(self, column: str) -> AnyArray:
         """The cells as they are; of a file, none may be empty."""
 
+    def ids(self, column: str) -> AnyArray:
+        """The cells as they are; ids that were written as floats are an error."""
+        return self.labels(column)
+
     @abstractmethod
     def numbers(self, column: str) -> FloatArray:
         """The cells as float64; a cell that is no number is an error."""
 
     def has(self, column: str) -> bool:
         return column in self._columns
+
+    def alike(self, column: str) -> str | None:
+        """A column whose name is this one's but for case, space, hyphens and underscores, if there is one."""
+        others = (name for name in map(str, self._columns) if name != column)
+        return next((name for name in others if _letters(name) == _letters(column)), None)
 
     @abstractmethod
     def texts(self, column: str) -> AnyArray:
@@ -154,6 +165,16 @@ class FileColumns(Columns):
             empty = pc.or_(empty, pc.equal(values, "").fill_null(True))
         self._refuse_empty(empty, column)
         return np.asarray(values.to_numpy(zero_copy_only=False))
+
+    def ids(self, column: str) -> AnyArray:
+        values = self._column(column)
+        if _is_text(values) and pc.all(pc.match_substring_regex(values, _WRITTEN_AS_FLOAT)).as_py():
+            first = values[0].as_py()
+            raise InvalidInput(
+                f"{self._path}: column {column!r} holds ids that were written as floats, such as {first!r}: 1.0 and "
+                '1 would be two people. Write them as whole numbers (in pandas: .astype("Int64"))'
+            )
+        return self.labels(column)
 
     def numbers(self, column: str) -> FloatArray:
         values = self._column(column)
@@ -196,7 +217,17 @@ class FrameColumns(Columns):
 
     def texts(self, column: str) -> AnyArray:
         cells = self.labels(column).tolist()
-        return np.array(["" if cell is None or cell != cell else str(cell).strip() for cell in cells], dtype=np.str_)
+        return np.array(["" if _is_missing(cell) else str(cell).strip() for cell in cells], dtype=np.str_)
+
+
+def _letters(name: str) -> str:
+    return "".join(one for one in name.casefold() if one.isalnum())
+
+
+def _is_missing(cell: Any) -> bool:
+    """None, NaN, or pandas' NA, which is not even comparable with itself."""
+    same = cell == cell
+    return cell is None or not isinstance(same, bool | np.bool_) or not same
 
 
 def _is_text(values: Any) -> bool:

@@ -81,7 +81,7 @@ def budgets_of(options: argparse.Namespace, table: dict[str, AnyArray]) -> pp.Bu
 def _ids(options: argparse.Namespace) -> AnyArray | None:
     from privypurse.budgets.tables import FileColumns
 
-    return None if options.person is None else FileColumns(Path(options.table)).labels(options.person)
+    return None if options.person is None else FileColumns(Path(options.table)).ids(options.person)
 
 
 def identity_of_table(options: argparse.Namespace, table: dict[str, AnyArray]) -> dict[str, str]:

@@ -178,7 +178,7 @@ def read_consents(
     """From a CSV or Parquet file or a data frame, with purpose, valid_until and recorded_by if it has them."""
     columns = FileColumns(Path(table)) if isinstance(table, str | Path) else FrameColumns(table)
     named = f"{columns.name}: column {person!r}"
-    ids = np.array(texts_of(ids_of(columns.labels(person), name=named), named), dtype=object)
+    ids = np.array(texts_of(ids_of(columns.ids(person), name=named), named), dtype=object)
     eps = columns.numbers(epsilon)
     given = {"purpose": purpose, "valid_until": "", "recorded_by": recorded_by}
     texts = [_texts(columns, name, default, ids.size) for name, default in given.items()]
@@ -196,6 +196,10 @@ def read_consents(
 
 
 def _texts(columns: Columns, name: str, default: str, rows: int) -> AnyArray:
+    if other := columns.alike(name):
+        raise InvalidInput(
+            f"{columns.name} has a column {other!r}, which would be passed over; call it {name!r}, or leave it out"
+        )
     if not columns.has(name):
         return np.full(rows, default)
     if default:

@@ -28,11 +28,12 @@ class Loss:
     """What going on with an old copy costs."""
 
     entries: int
-    """That the copy lacks, and no export proves."""
+    """That the copy lacks, and no export proves; at least 1 where anything is lost. Of a copy that was written on by
+    itself it is not known how many."""
     frozen: int
     """People to whom nothing more is charged: everybody in the copy if entries are lost, else nobody."""
     people: bool
-    """Whether new people were among the lost entries: then nobody new can join."""
+    """Whether new people were among the lost entries, or may have been: then nobody new can join."""
 
 
 def backup(connection: Connection, path: str | Path) -> None:
@@ -94,8 +95,11 @@ def anchor(connection: Connection) -> Anchor:
     return Anchor(name, head.seq, head.hash.hex(), *latest)
 
 
-def recover(connection: Connection, kept: Anchor, export_path: str | Path | None) -> Loss:
-    """Take in what an export proves; freeze everybody if that does not reach the anchor."""
+def recover(connection: Connection, kept: Anchor, export_path: str | Path | None, *, latest: bool) -> Loss:
+    """Take in what an export proves; freeze everybody if that does not reach the anchor.
+
+    ``latest`` says that the anchor followed every change. After that of a run's end anybody may have joined.
+    """
     anchors.require_same_ledger(connection, kept)
     if anchors.contains(connection, kept.entry, kept.hash):
         raise InvalidInput("the ledger has the entry that its anchor names, so nothing is lost; open it")
@@ -106,10 +110,10 @@ def recover(connection: Connection, kept: Anchor, export_path: str | Path | None
         return Loss(0, 0, False)
     head = entries.last(connection)
     assert head is not None
-    lost = kept.joined > 0 and not anchors.contains(connection, kept.joined, kept.joined_hash)
+    lost = not latest or (kept.joined > 0 and not anchors.contains(connection, kept.joined, kept.joined_hash))
     entries.append(connection, "recover", {"anchor": kept.hash, "people_lost": lost}, after=kept.entry)
     people.freeze_everybody(connection)
-    return Loss(kept.entry - head.seq, people.count(connection), lost)
+    return Loss(max(1, kept.entry - head.seq), people.count(connection), lost)
 
 
 def _later_entries(connection: Connection, path: Path) -> Iterator[dict[str, Any]]:

@@ -139,13 +139,14 @@ class OpenLedger:
         Entries that an ``export`` proves (they follow in the chain) are taken in. If they reach the anchor nothing
         was lost. Else anybody may have been charged since, so everybody is frozen: no further charge to them, ever
         (`loss_of_copy` says beforehand how many). The anchor is the copy's from here on, and the ledger that it was
-        of is refused by it; that in the folder of a run stays as it is, and cannot tell the two apart.
+        of is refused by it; that in the folder of a run stays as it is, and cannot tell the two apart. Nor does it
+        know who joined after the run: then nobody new can join.
         """
         database = Database(url)
         _require_tables(database)
         target = anchors.read(anchor)
         with database.writer() as connection:
-            copies.recover(connection, target, export)
+            copies.recover(connection, target, export, latest=anchors.follows(anchor) is not None)
         recovered = cls.open(url, key, anchor)
         recovered._keep(recovered.anchor())
         return recovered
@@ -158,7 +159,7 @@ class OpenLedger:
         target = anchors.read(anchor)
         with database.writer() as connection:
             tried = connection.begin_nested()
-            found = copies.recover(connection, target, export)
+            found = copies.recover(connection, target, export, latest=anchors.follows(anchor) is not None)
             tried.rollback()
         return found
 

@@ -85,4 +85,4 @@ def _table(path: Path, data: Table, person: str | None = None) -> Records:
         for name, how in data.features.items()
     ]
     labels = data.classes.codes(columns.labels(data.label), columns.where(data.label))
-    return Records(np.concatenate(encoded, axis=1), labels, None if person is None else columns.labels(person))
+    return Records(np.concatenate(encoded, axis=1), labels, None if person is None else columns.ids(person))

@@ -331,6 +331,12 @@ def test_a_plan_that_spends_more_than_it_promises_is_refused():
         pytest.param("AB", "A\u3164B", id="filler"),
         pytest.param("7", "7\u00ad", id="soft hyphen"),
         pytest.param("7", "7\x00", id="control character"),
+        pytest.param("AB", "A\x1fB", id="separator of records"),
+        pytest.param("A B", "A  B", id="two spaces"),
+        pytest.param("A B", "A\tB", id="tab inside"),
+        pytest.param("A B", "A\u2028 \u00a0B", id="other space inside"),
+        pytest.param("A-1", "A\u20111", id="hyphen that does not break"),
+        pytest.param(str(SOMEBODY), str(SOMEBODY).upper().replace("-", "\u2010"), id="UUID with other hyphens"),
         pytest.param(12, "\uff11\uff12", id="full-width"),
         pytest.param("fi", "\ufb01", id="ligature"),
         pytest.param("x2", "x\u00b2", id="superscript"),
@@ -348,7 +354,7 @@ def test_one_person_written_in_two_ways_has_one_purse(one, other):
 
 
 def test_what_is_written_otherwise_stays_somebody_else():
-    ids = ["7", "07", "+7", "7.0", "a", "A", "a b", "a\tb", "ab", "\u00e9", "e", "\u0667", "\u0430", "\ue000"]
+    ids = ["7", "07", "+7", "7.0", "a", "A", "a b", "ab", "a-b", "\u00e9", "e", "\u0667", "\u0430", "\ue000"]
     ids += [f"{SOMEBODY}-a", f"{SOMEBODY}-A", SOMEBODY.hex, SOMEBODY.hex.upper(), "a" * 36, "A" * 36]
     assert pp.Budgets(np.ones(len(ids)), person=ids).people == len(ids)
 

@@ -123,6 +123,22 @@ def test_who_is_frozen_is_said_before_and_done_by_yes(
     assert "frozen" not in done(capsys, "ledger consent --person C1 --epsilon 2")
 
 
+@pytest.mark.parametrize("own", [1, 2])
+def test_a_copy_that_was_written_on_is_not_taken_for_a_whole_one(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger, own: int
+) -> None:
+    """It may have as many entries as the ledger itself, and they are others."""
+    copy = pp.Ledger.open("sqlite:///old.db")
+    for _ in range(own):
+        copy.change(["C2"], 1.0, purpose="another")
+    code, out, error = run(capsys, f"{RECOVER} anchor.json")
+    assert (code, out) == (2, "")
+    assert "all 3 people in it are frozen" in error
+    assert "--yes" in error
+    assert copy.consenting(copy.members(["C1", "C2", "C3"])).all()
+    assert "all 3 people in it are frozen" in done(capsys, f"{RECOVER} anchor.json --yes")
+
+
 def test_an_anchor_takes_one_of_the_two_after_a_recovery(
     capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
 ) -> None:

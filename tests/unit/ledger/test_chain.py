@@ -289,6 +289,40 @@ class TestRecoveringACopy:
         assert not copy.charge("one more", copy.members(["b"]), flat(1), [0]).admitted.any()
         copy.require_latest(tmp_path / "run")
         assert (tmp_path / "run" / "anchor.json").read_bytes() == before
+        assert copy.verify().sound
+
+    def test_the_folder_of_a_run_does_not_know_who_joined_after_it(self, used: pp.Ledger, tmp_path: Path) -> None:
+        """Its anchor stays as it was when the run ended: somebody in neither may have joined since, and spent."""
+        used.backup(tmp_path / "old.db")
+        used.charge("later", used.members(["b"]), flat(50), [0])
+        (tmp_path / "run").mkdir()
+        used.write_anchor(tmp_path / "run" / "anchor.json")
+        used.join(["d"], 1.0)
+        used.charge("latest", used.members(["d"]), flat(50), [0])
+        url = f"sqlite:///{tmp_path / 'old.db'}"
+        assert pp.Ledger.loss_of_copy(url, anchor=tmp_path / "run").people
+        copy = pp.Ledger.recover_copy(url, key=KEY, anchor=tmp_path / "run")
+        with pytest.raises(pp.InvalidInput, match="nobody new can join"):
+            copy.join(["d"], 1.0)  # with a full purse
+
+    @pytest.mark.parametrize("own", [1, 2, 3])
+    def test_of_a_copy_that_went_on_by_itself_something_is_lost(
+        self, used: pp.Ledger, tmp_path: Path, own: int
+    ) -> None:
+        """By numbers of entries alone a copy with as many as the ledger would lack nothing."""
+        used.backup(tmp_path / "old.db")
+        fork = pp.Ledger.open(f"sqlite:///{tmp_path / 'old.db'}", key=KEY)
+        for number in range(own):
+            fork.charge(f"fork {number}", fork.members(["b"]), flat(5), [0])
+        used.charge("later", used.members(["b"]), flat(5), [0])
+        used.charge("latest", used.members(["b"]), flat(5), [0])
+        used.write_anchor(tmp_path / "anchor.json")
+        loss = pp.Ledger.loss_of_copy(f"sqlite:///{tmp_path / 'old.db'}", anchor=tmp_path / "anchor.json")
+        assert loss.entries >= 1
+        assert loss.frozen > 0
+        copy = self.recovered(tmp_path)
+        assert not copy.consenting(copy.members(["b"])).any()
+        assert copy.verify().sound
 
     def test_an_anchor_of_a_fork_that_took_people_in_is_refused(self, used: pp.Ledger, tmp_path: Path) -> None:
         """Two copies went on; the one was recovered, and the people who joined the other were not counted as lost."""

@@ -70,3 +70,32 @@ def test_an_id_in_two_tables_is_refused_as_in_one(ledger: pp.Ledger, dry_run: bo
     ):
         ledger.import_tables(tables, dry_run=dry_run)
     assert ledger.show().entries == 1
+
+
+@pytest.mark.parametrize("header", [" valid_until", "Valid_Until", "valid until", "valid-until", "validUntil"])
+def test_an_end_under_a_name_that_is_nearly_right_is_not_passed_over(ledger: pp.Ledger, header: str) -> None:
+    """Whoever allowed something until 2030 would have allowed it for ever."""
+    path = written("f.csv", f"person,epsilon,{header}\nA,1,2030-12-31\n")
+    with pytest.raises(pp.InvalidInput, match=f"f.csv has a column '{header}', which .* call it 'valid_until'"):
+        ledger.import_table(path, dry_run=False)
+    assert not ledger.knows("A")
+
+
+def test_ids_that_a_program_wrote_as_floats_are_nobody_new(ledger: pp.Ledger) -> None:
+    """1.0 beside 1 would be a second person with a full purse."""
+    ledger.import_table(written("f.csv", "person,epsilon\n1,1\n2,1\n"), dry_run=False)
+    with pytest.raises(pp.InvalidInput, match=r"f\.csv: column 'person' holds ids .* floats, such as '1\.0'"):
+        ledger.import_table(written("f.csv", "person,epsilon\n1.0,1\n2.0,1\n"))
+    with pytest.raises(pp.InvalidInput, match=r"written as floats"):
+        pp.Budgets.read("f.csv", person="person")
+    versions = ledger.import_table(written("f.csv", "person,epsilon\n1.0,1\n1.1,1\n"))
+    assert versions.joining == ("1.0", "1.1")
+
+
+def test_what_pandas_has_not_is_empty(ledger: pp.Ledger) -> None:
+    pandas = pytest.importorskip("pandas")
+    purposes = pandas.array(["to plan bus lines", pandas.NA], dtype="string")
+    frame = pandas.DataFrame({"person": ["A", "B"], "epsilon": [1.0, 1.0], "purpose": purposes})
+    ledger.import_table(frame, dry_run=False)
+    assert ledger.history("A")[0].meta["purpose"] == "to plan bus lines"
+    assert "purpose" not in ledger.history("B")[0].meta
