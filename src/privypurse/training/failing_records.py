@@ -18,6 +18,7 @@ from privypurse.plans import Plan
 from privypurse.training.gradients import recorded
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.model_inputs import Inputs
 from privypurse.training.physical_batches import Batch
 from privypurse.training.setup import Setup
 
@@ -56,7 +57,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], label: Any, batch: Batch) -> Tensor:
+def add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: Inputs, label: Any, batch: Batch) -> Tensor:
     """Adds a batch without whoever makes model or loss raise.
 
     Only they are left out: without the whole batch one person would move the sum by as many clip norms as it has

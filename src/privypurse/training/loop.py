@@ -33,6 +33,7 @@ from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.model import require_isolated
 from privypurse.training.ledger_account import STEPS, Account, require_ledger
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.model_inputs import Inputs, arguments
 from privypurse.training.physical_batches import Batch, moved
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
@@ -95,9 +96,9 @@ def train(
 ) -> Trained:
     """Train the model by the plan, in place: all its steps, or up to ``steps`` of them.
 
-    ``dataset`` gives (input, label), or several inputs and a label; ``loss_fn(output, label)`` one loss for each
-    record. ``person`` holds the id of each record's owner in the order of ``dataset``, for a plan that was made with
-    ids; without, records come in the plan's order. ``max_records_per_person, collate_fn``: `PlannedRecords`.
+    ``dataset`` gives (input, label), several inputs and a label, or a dictionary of inputs by name and "labels";
+    ``loss_fn(output, label)`` one loss for each record. ``person`` holds the id of each record's owner in their
+    order, for a plan with ids; without, it is the plan's. ``max_records_per_person, collate_fn``: `PlannedRecords`.
     ``individual`` charges each person by their own gradients, as plans with extra steps always do (`Individual`).
     ``checkpoint`` is a folder for one run, which goes on from there when called again; its journal counts every step
     before it is taken. ``ledger`` is the one that the plan was made with, ``purpose`` a word for it: all steps are
@@ -230,7 +231,7 @@ def _summed(
     return _eager(Draws(run, records), loss_fn, _add)
 
 
-Add = Callable[[PrivateRun, Loss, tuple[Any, ...], Any, Batch], Tensor]
+Add = Callable[[PrivateRun, Loss, Inputs, Any, Batch], Tensor]
 """Adds the clipped gradients of a physical batch to the run; gives the losses of its records."""
 
 
@@ -242,11 +243,11 @@ def _eager(draws: Draws, loss_fn: Loss, add: Add) -> Iterator[Tensor]:
             yield losses.mean()
 
 
-def _add(run: PrivateRun, loss_fn: Loss, inputs: tuple[Any, ...], label: Any, batch: Batch) -> Tensor:
+def _add(run: PrivateRun, loss_fn: Loss, inputs: Inputs, label: Any, batch: Batch) -> Tensor:
     """Adds a batch; the first ones and random later ones are checked, and a model that mixes records is refused."""
     due = batch.records.size > 1 and run.keys.due("model")
     if due:
-        require_isolated(run.recorder, inputs, {}, batch.records.size)
+        require_isolated(run.recorder, *arguments(inputs), batch.records.size)
     tape, losses = recorded(run.recorder, loss_fn, inputs, label, due)
     run.add(tape, *batch.places(run.setup))
     return losses[: batch.real]

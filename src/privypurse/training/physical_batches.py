@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.training.isolation.batches import Collate, collated_apart, require_own_records
+from privypurse.training.model_inputs import LABELS, Inputs
 from privypurse.training.setup import Setup
 from privypurse.training.step_randomness import keyed, keyed_apart, own_generators
 
@@ -104,9 +105,25 @@ class _Loading(Dataset[Any]):
         return list(several(numbers)) if several else [self._dataset[number] for number in numbers]
 
 
-def moved(data: Any, device: torch.device) -> tuple[tuple[Any, ...], Any]:
-    """The inputs and the label of a batch, on the device."""
+def moved(data: Any, device: torch.device) -> tuple[Inputs, Any]:
+    """The inputs and the label of a batch, on the device. Of a dictionary all but the label are inputs, by name."""
+
+    def here(part: Any) -> Any:
+        return tree_map_only(Tensor, lambda value: value.to(device, non_blocking=True), part)
+
+    if isinstance(data, Mapping):
+        named = {str(name): here(part) for name, part in data.items()}
+        label_name = next((name for name in LABELS if name in named), None)
+        if label_name is None or len(named) < 2:
+            raise InvalidInput(
+                f"the dataset gives dictionaries of {', '.join(named) or 'nothing'}; beside the model's inputs, by "
+                f'name, they must hold "{LABELS[0]}"'
+            )
+        return named, named.pop(label_name)
     if not isinstance(data, list | tuple) or len(data) < 2:
-        raise InvalidInput("the dataset must give (input, label), or several inputs and then a label")
-    *inputs, label = (tree_map_only(Tensor, lambda value: value.to(device, non_blocking=True), part) for part in data)
+        raise InvalidInput(
+            "the dataset must give (input, label), or several inputs and then a label, or a dictionary of inputs by "
+            f'name and "{LABELS[0]}"'
+        )
+    *inputs, label = map(here, data)
     return tuple(inputs), label

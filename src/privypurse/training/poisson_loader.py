@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils.data import TensorDataset
 
 from privypurse.arrays import AnyArray
 from privypurse.errors import PrivyPurseWarning
+from privypurse.training.isolation.batches import column_shapes, require_one_shape
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.physical_batches import Batch
 from privypurse.training.planned_records import PlannedRecords
@@ -30,7 +30,6 @@ class Draws:
         self.most = records.execution.max_physical_batch if most is None else most
         self._drawn: dict[int, list[Batch]] = {}
         self._shapes: list[torch.Size] = []
-        self._told = False
         self._taking_part, self._sampler = self._sampled()
         largest = int(records.held.max())
         if self.most is not None and multiple == 1 and largest > self.most:
@@ -71,8 +70,10 @@ class Draws:
         run, begun = self.run, False
         with borrowed(run.device):
             for batch, data in self.records.load(self._wanted()):
-                if self.records.collate_fn is not None:
-                    self._compare_shapes(data)
+                if type(self.records.dataset) is not TensorDataset or self.records.collate_fn is not None:
+                    shapes = column_shapes(data, batch.records.size)
+                    self._shapes = self._shapes or shapes
+                    require_one_shape(self._shapes, shapes)
                 if batch.first:
                     run.keys.begin(batch.step)
                 if not begun or not run.source.secure:  # once, or in a seeded run each time, to be repeatable
@@ -87,17 +88,3 @@ class Draws:
             for number, batch in enumerate(self.step(step)):
                 checked = mixable and run.keys.due("collate_fn")
                 yield replace(batch, key=run.keys.of(step, f"load {number}"), check=checked)
-
-    def _compare_shapes(self, data: Any) -> None:
-        """Say so, once, if batches differ in shape: then somebody's record decides about that of others."""
-        shapes = [value.shape[1:] for value in tree_leaves(data) if isinstance(value, Tensor) and value.dim()]
-        self._shapes = self._shapes or shapes
-        if shapes != self._shapes and not self._told:
-            self._told = True
-            warnings.warn(
-                "collate_fn gives batches of different shapes. Pad to one public length: if the longest record "
-                "decides, it also decides how the norms of all others are bounded, and what a mean over places "
-                "divides by (records must not mix; see docs/soundness.md#isolation)",
-                PrivyPurseWarning,
-                stacklevel=4,
-            )

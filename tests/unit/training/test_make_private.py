@@ -485,36 +485,6 @@ def test_wide_sums_are_float64_in_both_loops(how: str, monkeypatch: pytest.Monke
         assert least < total(x, wide) - total(without, wide) < most
 
 
-class Texts(Dataset):
-    """PlannedRecords of different lengths."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return torch.ones(1 + index % 5, 6, dtype=torch.float64), index % 3
-
-
-@pytest.mark.parametrize("length", [None, 5])
-def test_padding_to_the_longest_of_a_batch_is_said(length: int | None, recwarn: pytest.WarningsRecorder) -> None:
-    def padded(records: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-        most = length or max(len(x) for x, _ in records)
-        rows = [F.pad(x, (0, 0, 0, most - len(x))) for x, _ in records]
-        return torch.stack(rows), torch.tensor([y for _, y in records])
-
-    class Pooled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = network()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x).sum(dim=1)
-
-    train(planned(batch_size=3, steps=20), Texts(), Pooled(), collate_fn=padded, seed=1)
-    said = sum("Pad to one public length" in str(each.message) for each in recwarn)
-    assert said == (1 if length is None else 0)
-
-
 def test_a_person_larger_than_the_physical_batch_is_said() -> None:
     plan = planned(person=np.repeat(np.arange(10), 4))
     with pytest.warns(pp.errors.PrivyPurseWarning, match="4 records"):

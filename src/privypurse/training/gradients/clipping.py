@@ -16,6 +16,7 @@ from privypurse.training.gradients.numerics import full_precision, never_too_sma
 from privypurse.training.gradients.rule import Call, GradientCache
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
+from privypurse.training.model_inputs import arguments
 
 MARGIN = 1e-4
 """Norms are taken in float32; a contribution is scaled to its clip norm less this share, so as never to exceed it."""
@@ -181,10 +182,10 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, check: bool = Tr
 
     A loss that mixes records is refused; without ``check`` nobody asks, for a loop that has asked before.
     """
-    inputs = x if isinstance(x, tuple) else (x,)
-    records = next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
+    inputs, options = arguments(x)
+    records = next(leaf.shape[0] for leaf in tree_leaves((inputs, options)) if isinstance(leaf, Tensor))
     tape = Tape(records)
-    output = recorder.forward(tape, *inputs)
+    output = recorder.forward(tape, *inputs, **options)
     losses = loss_fn(output, y)
     if losses.shape != (records,):
         raise InvalidInput(
@@ -201,7 +202,8 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, check: bool = Tr
 def per_record_norms(model: nn.Module, loss_fn: Loss, x: Any, y: Any) -> Tensor:
     """The gradient norm of every record's loss with respect to all trainable parameters: float[B].
 
-    ``loss_fn(output, y)`` gives one loss a record. No parameter's ``.grad`` is touched.
+    ``x`` is the model's input, a tuple of several, or a dictionary by name; ``loss_fn(output, y)`` gives one loss a
+    record. No parameter's ``.grad`` is touched.
     """
     return norms(recorded(Recorder(model), loss_fn, x, y)[0])
 

@@ -15,6 +15,7 @@ from privypurse.arrays import FloatArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import norms, recorded
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
+from privypurse.training.model_inputs import Inputs, arguments
 from privypurse.training.physical_batches import Batch, moved
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.setup import Setup, modes_kept
@@ -64,7 +65,8 @@ class NormPasses:
         with modes_kept(self.setup.recorder.model) as model, self._undisturbed(steps_taken), torch.no_grad():
             model.eval()
             for number, (batch, inputs, label) in enumerate(self._pieces(steps_taken, units)):
-                output = model(*inputs)
+                given, options = arguments(inputs)
+                output = model(*given, **options)
                 each = right(output, label).to(torch.float64)
                 if each.shape != (batch.records.size,):
                     raise InvalidInput("right(output, y) must give one number for each record")
@@ -92,7 +94,7 @@ class NormPasses:
         finally:
             recorder.key = before
 
-    def _pieces(self, steps_taken: int, units: IntArray | None) -> Iterator[tuple[Batch, tuple[Any, ...], Any]]:
+    def _pieces(self, steps_taken: int, units: IntArray | None) -> Iterator[tuple[Batch, Inputs, Any]]:
         setup, execution = self.setup, self.records.execution
         wanted = np.arange(setup.plan.people) if units is None else units
         mine = wanted[wanted % setup.processes.size == setup.processes.rank]

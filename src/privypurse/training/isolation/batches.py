@@ -23,6 +23,16 @@ _MIXES = (
     "Standardise by public constants, and pad to a public length"
 )
 
+# Padding to the longest record of a batch gives that record a say in all others, whatever is masked: the number of
+# places enters the bound on the rounding of everybody's norm, so that all clip factors change with it (by a whole
+# clip norm with contrived tokens); and a mean over places, attention without a mask, positions counted from the end
+# follow from it too. One absence then moves everybody's contribution, which no clip norm bounds, and whether a model
+# masks well enough cannot be seen. So the shape of a row has to be public: always the same.
+_PADDED = (
+    "collate_fn pads to the longest record of the batch, so that one record decides about the places of all others, "
+    f'{NO_BOUND}. Pad to one public length: of transformers\' collators padding="max_length", max_length=…'
+)
+
 
 def require_own_records(fetch: Fetch, numbers: list[int], records: list[Any], generators: list[Any]) -> None:
     """Raise if a data set that gives many records at once gives one otherwise by itself.
@@ -51,12 +61,42 @@ def collated_apart(collate: Collate, records: list[Any], key: bytes) -> Any:
     size = len(records)
     between = int.from_bytes(key[-4:], "big") % max(size, 1)
     for place in sorted({0, size - 1, between}) if size > 1 else ():
-        mine = _row(batch, place, size)
-        others, _ = made_with(key, lambda record=records[place]: collate([record] * size))  # type: ignore[misc]
-        same = _same(mine, _row(others, place, size))
-        if not same or not (draws or _same(mine, _row(collate([records[place]]), 0, 1))):
-            raise InvalidInput(_MIXES)
+        one = records[place]
+        others, _ = made_with(key, lambda: collate([one] * size))  # noqa: B023
+        _require_same_row(batch, (place, size), others, (place, size))
+        if not draws:
+            _require_same_row(batch, (place, size), collate([one]), (0, 1))
     return batch
+
+
+def _require_same_row(batch: Any, at: tuple[int, int], other: Any, there: tuple[int, int]) -> None:
+    """Raise if a record's row is another in two batches; each is given with its place and how many they are."""
+    require_one_shape(column_shapes(batch, at[1]), column_shapes(other, there[1]))
+    if not _same(_row(batch, *at), _row(other, *there)):
+        raise InvalidInput(_MIXES)
+
+
+def require_one_shape(one: list[torch.Size], other: list[torch.Size]) -> None:
+    """Raise if rows of two batches have other shapes."""
+    if one != other:
+        raise InvalidInput(_PADDED)
+
+
+def column_shapes(data: Any, size: int) -> list[torch.Size]:
+    """What the rows of each tensor of a batch have in common, their shape."""
+    if isinstance(data, Tensor | np.ndarray):
+        return [torch.Size(data.shape[1:])] if data.shape[:1] == (size,) else []
+    if isinstance(data, Mapping):
+        data = list(data.values())
+    elif not isinstance(data, list | tuple) or _by_record(data, size):
+        return []
+    return [shape for value in data for shape in column_shapes(value, size)]
+
+
+def _by_record(data: Any, size: int) -> bool:
+    """Whether a list has one entry for each record, and is none of columns."""
+    columns = all(isinstance(value, Tensor | np.ndarray) and value.shape[:1] == (size,) for value in data)
+    return len(data) == size and not columns
 
 
 def _row(data: Any, place: int, size: int) -> Any:
@@ -68,10 +108,7 @@ def _row(data: Any, place: int, size: int) -> Any:
     if isinstance(data, Mapping):
         return {key: _row(value, place, size) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        columns = all(isinstance(value, Tensor | np.ndarray) and value.shape[:1] == (size,) for value in data)
-        if len(data) == size and not columns:
-            return data[place]  # one entry for each record
-        return [_row(value, place, size) for value in data]
+        return data[place] if _by_record(data, size) else [_row(value, place, size) for value in data]
     return data
 
 
@@ -90,14 +127,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two rows agree; where they are padded to different lengths, in what both have, at either end."""
-    if one.dim() != other.dim() or one.dtype != other.dtype:
-        return False
-    common = [min(a, b) for a, b in zip(one.shape, other.shape, strict=True)]
-
-    def cut(value: Tensor, end: bool) -> Tensor:
-        for dim, size in enumerate(common):
-            value = value.narrow(dim, value.shape[dim] - size if end else 0, size)
-        return value.double()
-
-    return any(torch.allclose(cut(one, end), cut(other, end), 1e-5, 1e-8, True) for end in (False, True))
+    """Whether two rows agree in shape and, but for rounding, in what they hold."""
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    return alike and torch.allclose(one.double(), other.double(), 1e-5, 1e-8, True)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.isolation.replaced_records import NO_BOUND, detached, first_rows, halves, with_others
+from privypurse.training.model_inputs import arguments
 from privypurse.training.step_randomness import made_with
 
 Loss = Callable[[Any, Any], Tensor]
@@ -57,8 +58,9 @@ def _rounding(values: Tensor) -> float:
     return torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
 
 
-def check_loss(model: nn.Module, loss_fn: Loss, inputs: tuple[Any, ...], y: Any) -> None:
+def check_loss(model: nn.Module, loss_fn: Loss, inputs: Any, y: Any) -> None:
     """Raise if the loss mixes records, with what the model gives for these."""
+    given, options = arguments(inputs)
     with torch.no_grad():
-        output = model(*inputs)
+        output = model(*given, **options)
         require_own_losses(loss_fn, output, y, loss_fn(output, y).shape[0])

@@ -17,6 +17,7 @@ from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.dropout import DropoutOff
 from privypurse.training.isolation.memory import Memory, fingerprint
 from privypurse.training.isolation.replaced_records import NO_BOUND, counts_records, first_rows, halves, with_others
+from privypurse.training.model_inputs import Given
 from privypurse.training.step_randomness import keyed, made_with
 
 # Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
@@ -31,8 +32,6 @@ _LOUD = 1000.0  # instead of about 1: what a loud record's losses weigh
 
 Seen = list[tuple[str, Tensor]]
 """What every watched layer gave, and the model at the end."""
-Given = tuple[tuple[Any, ...], dict[str, Any]]
-"""What a model is called with."""
 
 
 def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], records: int) -> None:
