@@ -242,7 +242,7 @@ def peer_epsilon(rate, noise, norms, delta):
 
 
 @pytest.mark.parametrize("which", range(len(PLANS)))
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_nobody_overdraws_a_plan(which, seed):
     """Fixed steps within (ε, 0.9·δ), whoever goes on within (ε, 0.1·δ) from the first step on."""
     plan = planned(which, seed)
@@ -398,6 +398,7 @@ class ChargesTheDrawn(Odometer):
         purses.spent = np.where(drawn, purses.spent, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "twin", [OneStepTooMany, RoundsUp, BestInTheEnd, ForgetsTheFixedSteps], ids=lambda kind: kind.__name__
 )
