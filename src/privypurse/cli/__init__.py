@@ -20,14 +20,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     _totals.said()  # by each command in its own words
-    console = Console(highlight=False)
+    console, complaints = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))
     try:
         options.run(options, console)
     except pp.PrivyPurseError as error:
-        Console(stderr=True, highlight=False).print(f"[bold red]error:[/] {as_it_is(str(error))}", soft_wrap=True)
+        complaints.print(f"[bold red]error:[/] {as_it_is(str(error))}", soft_wrap=True)
         return 2
     except KeyboardInterrupt as stopped:
-        Console(stderr=True, highlight=False).print(as_it_is(str(stopped) or "stopped"), soft_wrap=True)
+        complaints.print(as_it_is(str(stopped) or "stopped"), soft_wrap=True)
         return 130
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.plans import summary
 from privypurse.runs.planning import usual_delta
 
-_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_TURNED = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))  # show what follows in another order
+_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160), *_TURNED) if chr(code) not in "\n\t"}
+_BRACKET = re.compile(r"(\\*)\[(?=([a-z#/@][^\[]*?\])?)")  # and whether it begins what rich takes for mark-up
 
 
 def show_plan(plan: pp.Plan, console: Console) -> None:
@@ -67,4 +70,8 @@ def bar(console: Console, what: str, patience: float = 1.0) -> Iterator[Callable
 
 def as_it_is(text: str) -> str:
     """Text as it is: square brackets are no mark-up, and a file's text gives the terminal no commands."""
-    return text.translate(_CONTROL).replace("[", "\\[")
+
+    def plain(found: re.Match[str]) -> str:
+        return found[1] * (1 if found[2] is None else 2) + "\\["  # before mark-up a backslash needs one, too
+
+    return _BRACKET.sub(plain, text.translate(_CONTROL))

@@ -142,8 +142,8 @@ def _alone(place: Place) -> Iterator[Path | None]:
 
 
 def _refuse_lost(place: Place, what: str, path: Path) -> None:
-    """Raise where what goes with a ledger is there, and the ledger is not."""
-    if path.exists():
+    """Raise where what goes with a ledger is there, be it a link into a place that is not, and the ledger is not."""
+    if os.path.lexists(path):
         raise InvalidInput(
             f"{place.file} is missing beside its {what} {path}, and with it what was spent; put it back. A new one "
             "would fill everybody's purse again"

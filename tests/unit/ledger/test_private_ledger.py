@@ -126,6 +126,22 @@ def test_a_lone_key_is_a_lost_ledger(tmp_path: Path) -> None:
     assert (tmp_path / "purses.key").read_bytes() == key
 
 
+def test_links_into_a_place_that_is_not_mounted_are_a_lost_ledger(tmp_path: Path) -> None:
+    """A new ledger would take the place of the links, with everybody's purse full."""
+    private_ledger(tmp_path / "volume", budgets())
+    names = sorted(path.name for path in (tmp_path / "volume").iterdir())
+    (tmp_path / "here").mkdir()
+    for name in names:
+        (tmp_path / "here" / name).symlink_to(tmp_path / "volume" / name)
+    spend(private_ledger(tmp_path / "here", budgets()), ["P3"], 1000)
+    assert all((tmp_path / "here" / name).is_symlink() for name in names)
+    (tmp_path / "volume").rename(tmp_path / "away")
+    with pytest.raises(pp.InvalidInput, match=r"missing beside its anchor .*put it back"):
+        private_ledger(tmp_path / "here", budgets())
+    (tmp_path / "away").rename(tmp_path / "volume")
+    private_ledger(tmp_path / "here", budgets())
+
+
 def test_one_that_cannot_be_made_leaves_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or it would be refused ever after, as one that was lost."""
 
