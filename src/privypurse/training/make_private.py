@@ -84,6 +84,8 @@ class PrivateLoader:
 
     def __init__(self, draws: Draws, current_batch: CurrentBatch) -> None:
         self._draws, self._current_batch, self._passes = draws, current_batch, 0
+        self.ends_step = False
+        """Whether the batch at hand is the last of its step. Internal: a step's number of batches tells the draw."""
 
     def __len__(self) -> int:
         """Steps that are left. A step may be several batches with ``max_physical_batch``: how many tells the draw."""
@@ -98,6 +100,7 @@ class PrivateLoader:
             for batch, data in self._draws:
                 if batch.first and not current_batch.prepare():
                     break
+                self.ends_step = batch.last
                 yield current_batch.hand_out(batch, data)
                 if this != self._passes:
                     raise InvalidInput(

@@ -1,0 +1,108 @@
+"""What of Hugging Face's Trainer would break the promise, or is the plan's to decide: refused by name."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from privypurse.errors import InvalidInput, PlanExhausted, PrivyPurseWarning, Unsupported
+from privypurse.plans import Plan
+
+_SIZE = "a step draws people by the plan's rates, and per_device_train_batch_size is how many go through at once"
+_OWN_LOSS = "one loss for each record is what is clipped; write it into loss_fn="
+_WHOLE = "norms need whole parameters and whole records on one device; use torchrun alone, one process a device"
+_TELLS = "it tells what is in people's records (rule 6: sensitive outputs); leave it out"
+
+_SOUND: dict[str, tuple[tuple[Any, ...], str]] = {
+    "num_train_epochs": ((3.0,), "how many steps there are is the plan's: pp.plan(…, steps=…); leave it out"),
+    "gradient_accumulation_steps": ((1,), f"{_SIZE}; for larger steps make a plan with a larger batch_size"),
+    "auto_find_batch_size": (
+        (False,),
+        f"it begins anew after steps that were released, by how many were drawn; {_SIZE}",
+    ),
+    "train_sampling_strategy": (("random",), f"records of like lengths would be chosen by each other; {_SIZE}"),
+    "dataloader_drop_last": ((False,), f"every draw counts; {_SIZE}"),
+    "max_grad_norm": ((1.0, 0.0, None), "clipping is the plan's, for each person (clip_norm); leave it out"),
+    "fp16": ((False,), "a GradScaler scales losses before they are clipped, and skips steps by data; use bf16=True"),
+    "label_smoothing_factor": ((0.0,), _OWN_LOSS),
+    "use_liger_kernel": ((False,), f"its loss is one over the whole batch; {_OWN_LOSS}"),
+    "neftune_noise_alpha": ((None,), "its hook goes past what clips embeddings; leave it out"),
+    "torch_compile": ((False,), "layers are watched one by one, which a compiled model has no more; leave it out"),
+    "deepspeed": ((None,), _WHOLE),
+    "fsdp": ((None, "", [], False), _WHOLE),
+    "parallelism_config": ((None,), _WHOLE),
+    "include_num_input_tokens_seen": (("no", False), _TELLS),
+    "debug": (([], ""), _TELLS),
+}
+"""For each setting its sound values, and what to say of others. Defaults are sound."""
+
+_OPTIONS = {
+    "compute_loss_func": f"it divides by num_items_in_batch, which other people's records decide; {_OWN_LOSS}",
+    "model_init": "each model trained spends once more, and choosing among them is a question too; give model=",
+}
+_ACCELERATOR = ("dispatch_batches", "split_batches")
+_PUSHES_CHECKPOINTS = ("checkpoint", "all_checkpoints")
+_OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
+
+
+def refuse_settings(args: Any, options: dict[str, Any], plan: Plan) -> None:
+    """Raise for the first setting under which what is released would not be what the plan accounts for."""
+    for name, (sound, why) in _SOUND.items():
+        value = getattr(args, name, sound[0])
+        if value not in sound:
+            raise Unsupported(f"{name} is {value!r}: {why}")
+    for name, why in _OPTIONS.items():
+        if options.get(name) is not None:
+            raise Unsupported(f"{name} is given: {why}")
+    for name in _ACCELERATOR:
+        if getattr(args.accelerator_config, name):
+            raise Unsupported(f"accelerator_config has {name}: one process would hand out another's draws; {_SIZE}")
+    if args.push_to_hub and args.hub_strategy.value in _PUSHES_CHECKPOINTS:
+        raise Unsupported(
+            f"hub_strategy is {args.hub_strategy.value!r}: checkpoints know the plan's digest, which is internal; "
+            "use 'every_save' or 'end'"
+        )
+    if any(name in str(args.optim) for name in _OPTIMIZERS):
+        raise Unsupported(
+            f"optim is {args.optim!r}, which steps in the backward pass or needs two modes; take another"
+        )
+    if args.n_gpu > 1:
+        raise Unsupported(f"{args.n_gpu} GPUs in one process (DataParallel): {_WHOLE}")
+    if args.max_steps not in (-1, plan.all_steps):
+        raise InvalidInput(f"max_steps is {args.max_steps}, but the plan has {plan.all_steps} steps; leave it out")
+    if plan.filter is not None:
+        raise Unsupported("the plan has extra steps, for which norms are measured in between; use pp.train for it")
+
+
+def refuse_trainer(trainer: Any) -> None:
+    """Raise for what only shows when a Trainer is made: a launcher's settings, and the model's labels."""
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise Unsupported(f"the launcher asks for DeepSpeed or FSDP: {_WHOLE}")
+    if len(trainer.label_names) != 1:
+        raise Unsupported(
+            f"label_names are {trainer.label_names}: loss_fn(output, labels) takes one; name it in TrainingArguments"
+        )
+
+
+def refuse_training_data(asked: Any, training_data: Any) -> None:
+    """Raise if figures are asked of the very records that are trained on."""
+    if asked is not None and asked is training_data:
+        raise InvalidInput(
+            "this is the training data: nobody pays for figures on their records (docs/soundness.md#measurement); "
+            "evaluate on records of others, public or released. The model itself, trainer.model, is released"
+        )
+
+
+def refuse_begun(folder: Path, taken: int, left: int) -> None:
+    """Raise if a model is to begin where all steps of the plan are counted; warn where some are."""
+    if not taken:
+        return
+    message = (
+        f"{taken:,} steps of this plan are counted in {folder} and stay counted; {left:,} are left for this model. "
+        "To go on: train(resume_from_checkpoint=True). To begin anew, which costs everybody as much once more: "
+        "another output_dir"
+    )
+    if not left:
+        raise PlanExhausted(message)
+    warnings.warn(message, PrivyPurseWarning, stacklevel=3)

@@ -1,0 +1,163 @@
+"""`transformers.Trainer` with draws, clipping, noise and count by a plan; evaluation and checkpoints are its own."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.trainer_utils import TrainOutput
+
+from privypurse import losses
+from privypurse.errors import InvalidInput
+from privypurse.huggingface.settings import refuse_begun, refuse_settings, refuse_trainer, refuse_training_data
+from privypurse.huggingface.steps import Steps, last_whole, note, told
+from privypurse.plans import Plan
+from privypurse.training.execution import Execution
+from privypurse.training.isolation.tracking.structures import untracked
+from privypurse.training.make_private import PrivateModel, PrivateOptimizer, make_private
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
+
+
+class Trainer(transformers.Trainer):
+    """`transformers.Trainer` that trains by a plan. What it is given besides is that Trainer's own.
+
+    ``loss_fn(output, labels)`` gives one loss for each record; without, it is the one of `pp.losses` that fits the
+    model. ``person, max_records_per_person, ledger, purpose, seed`` are those of `make_private`. The plan says how
+    many steps there are and how many records a step has on average; ``per_device_train_batch_size`` is how many go
+    through the model at once. Steps are counted in ``output_dir`` before they are released; a run that was killed
+    goes on with ``train(resume_from_checkpoint=True)``. Logs, callbacks and checkpoints get step, learning rate, the
+    plan's public ε and figures on evaluation data; training loss and batch sizes (rule 6) go nowhere, or with
+    ``internal=True`` into a local file.
+
+    Guarantee: that of `make_private`; it is the same code. Settings that would break it are refused.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: transformers.TrainingArguments,
+        *,
+        plan: Plan,
+        loss_fn: losses.Loss | None = None,
+        person: Any = None,
+        max_records_per_person: int | None = None,
+        ledger: Ledger | None = None,
+        purpose: str = "",
+        seed: int | None = None,
+        internal: bool = False,
+        **options: Any,
+    ) -> None:
+        refuse_settings(args, options, plan)
+        args = copy.copy(args)
+        args.max_steps, args.ignore_data_skip = plan.all_steps, True  # draws are not replayed (rule 10)
+        self._plan, self._internal, self._resumes = plan, internal, False
+        self._loss = losses.for_model(model) if loss_fn is None else loss_fn
+        self._private: tuple[PrivateModel, PrivateOptimizer, Steps] | None = None
+        self._planned = {"person": person, "max_records_per_person": max_records_per_person}
+        self._planned |= {"ledger": ledger, "purpose": purpose, "seed": seed}
+        super().__init__(model, args, **options)
+        refuse_trainer(self)
+        self._folder = Path(str(args.output_dir)) / "_private"  # by its name it is not pushed to a hub
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> TrainOutput:
+        """Take the steps that are left. Nobody is told the training loss: it is NaN."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = last_whole(self._folder.parent) or True
+        self._resumes = bool(resume_from_checkpoint)
+        try:
+            done = super().train(resume_from_checkpoint, *arguments, **options)
+        finally:
+            if self._private is not None:
+                _, optimizer, steps = self._private
+                self.optimizer, self._private = optimizer.inner, None
+                steps.close()
+                optimizer.close()
+        return TrainOutput(done.global_step, float("nan"), told(done.metrics))
+
+    def get_train_dataloader(self) -> Any:
+        """Make the run: the loop asks for this first."""
+        inner, dataset = self.model, self.train_dataset
+        assert isinstance(inner, nn.Module)
+        self.accelerator.prepare_model(inner, evaluation_mode=True)  # autocast, and no sum over processes
+        size, workers = self.args.per_device_train_batch_size, self.args.dataloader_num_workers
+        model, self.optimizer, loader = make_private(
+            inner,
+            self.create_optimizer(),
+            dataset,  # type: ignore[arg-type]
+            self._plan,
+            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
+            journal=self._folder / "steps",
+            execution=Execution(max_physical_batch=size, num_workers=workers),
+            **self._planned,
+        )
+        self._private = model, self.optimizer, Steps(loader, self._plan.all_steps)
+        if not self._resumes:
+            refuse_begun(self._folder, self.optimizer.steps_taken, len(loader))
+        return self._private[2]
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        return self._private[0] if training and self._private is not None else model
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Clip and add up the step's records, part by part; the loop's own optimizer.step() releases the sum."""
+        assert self._private is not None
+        _, optimizer, steps = self._private
+        self.state.global_step = optimizer.steps_taken  # past those that a killed run counted and lost
+        model.train()
+        seen = []
+        for part, more in steps.parts(inputs):
+            found = self.compute_loss(model, self._prepare_inputs(part))
+            optimizer.backward(found)
+            seen.append(untracked(found).detach())
+            if more:
+                optimizer.step()
+        if self._internal and self.is_world_process_zero():
+            note(self._folder / "figures.jsonl", optimizer.steps_taken + 1, torch.cat(seen))
+        return torch.zeros((), device=self.args.device)  # for the loop's logs, which people's losses do not enter
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """One loss for each record, in evaluation too."""
+        given, name = dict(inputs), self.label_names[0]
+        if name not in given:
+            raise InvalidInput(f"records have {', '.join(given)} and no {name}, which the loss is made of")
+        labels = given.pop(name)
+        outputs = model(**given)
+        found = self._loss(outputs, labels)
+        return (found, outputs) if return_outputs else found
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        epsilon = self._plan.public_epsilon if "learning_rate" in logs else None
+        self.state.epoch = self.state.global_step / self._plan.all_steps
+        super().log(told(logs) | ({} if epsilon is None else {"epsilon_at_most": epsilon}), start_time)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        mine: Any = self.eval_dataset
+        asked = mine if eval_dataset is None else eval_dataset
+        refuse_training_data(mine[asked] if isinstance(asked, str) else asked, self.train_dataset)
+        return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        refuse_training_data(test_dataset, self.train_dataset)
+        return super().get_test_dataloader(test_dataset)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        counted = 0 if self._private is None else self._private[1].steps_taken
+        if counted < self.state.global_step:
+            raise InvalidInput(
+                f"{checkpoint} is of {self.state.global_step:,} steps, but {self._folder} counts {counted:,}: going "
+                "on would take steps twice. Resume in the output_dir where the checkpoint was made"
+            )
+
+    # A generator's state would tell dropout masks, in which an absence shows; and no draw is repeated (rule 10).
+    def _save_rng_state(self, output_dir: str) -> None: ...
+
+    def _load_rng_state(self, checkpoint: str | None) -> None: ...

@@ -1,0 +1,167 @@
+"""What would break the promise in Hugging Face's Trainer is refused by its name, before anything is made."""
+
+import importlib
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import privypurse as pp
+from trainer_tools import STEPS, Trainer, gpt2, planned, sentences, settings, trainer, transformers
+
+pytestmark = [pytest.mark.hf, pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")]
+
+WRONG = {
+    "num_train_epochs": 5,
+    "gradient_accumulation_steps": 2,
+    "auto_find_batch_size": True,
+    "train_sampling_strategy": "group_by_length",
+    "dataloader_drop_last": True,
+    "max_grad_norm": 0.5,
+    "label_smoothing_factor": 0.1,
+    "neftune_noise_alpha": 5.0,
+    "torch_compile": True,
+    "include_num_input_tokens_seen": "all",
+    "debug": "underflow_overflow",
+    "max_steps": STEPS + 1,
+}
+"""What can be written down on any machine."""
+SET_LATER = {
+    "fp16": True,
+    "use_liger_kernel": True,
+    "deepspeed": {"zero_optimization": {"stage": 3}},
+    "fsdp": "full_shard",
+    "parallelism_config": object(),
+    "optim": "lomo",
+    "_n_gpu": 2,
+}
+"""What needs other packages or machines to be written down: as if it had been."""
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG.items(), ids=WRONG)
+def test_a_wrong_setting_is_refused(name, value, tmp_path):
+    with pytest.raises(pp.PrivyPurseError, match=f"{name} is"):
+        trainer(tmp_path, gpt2(), **{name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), SET_LATER.items(), ids=SET_LATER)
+def test_what_needs_another_machine_is_refused(name, value, tmp_path):
+    args = settings(tmp_path)
+    assert args.n_gpu <= 1  # which also looks for devices, as it does only once
+    setattr(args, name, value)
+    with pytest.raises(pp.Unsupported, match="2 GPUs in one process" if name == "_n_gpu" else f"{name} is"):
+        Trainer(gpt2(), args, plan=planned(), train_dataset=[])
+
+
+@pytest.mark.parametrize("name", ["dispatch_batches", "split_batches"])
+def test_accelerate_hands_out_no_batches(name, tmp_path):
+    with pytest.raises(pp.Unsupported, match=name):
+        trainer(tmp_path, gpt2(), accelerator_config={name: True})
+
+
+def test_accelerate_never_has_the_training_data(tmp_path):
+    """So its even_batches, on by default, which has records drawn twice, finds nothing to even out."""
+    made = trainer(tmp_path, gpt2(), plan=planned(steps=1))
+    made.train()
+    assert made.args.accelerator_config.even_batches
+    assert made.accelerator._dataloaders == []
+
+
+@pytest.mark.parametrize("name", ["compute_loss_func", "model_init"])
+def test_what_goes_past_the_loss_or_the_model_is_refused(name, tmp_path):
+    with pytest.raises(pp.Unsupported, match=f"{name} is given"):
+        Trainer(gpt2(), settings(tmp_path), plan=planned(), train_dataset=[], **{name: lambda *given: None})
+
+
+def test_no_division_by_the_items_of_a_batch(tmp_path):
+    """A loss of one's own that asks for them is told none: the loop never sees labels."""
+    asked = []
+
+    class Asking(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            asked.append(num_items_in_batch)
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            asked.append(num_items_in_batch)
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    model = gpt2()
+    Asking(model, settings(tmp_path), plan=planned(steps=2), train_dataset=sentences(model)).train()
+    assert len(asked) >= 4
+    assert set(asked) == {None}
+
+
+def test_checkpoints_are_not_pushed_with_the_plans_digest(tmp_path):
+    args = settings(tmp_path)
+    args.push_to_hub, args.hub_strategy = True, transformers.trainer_utils.HubStrategy.ALL_CHECKPOINTS
+    with pytest.raises(pp.Unsupported, match="hub_strategy is 'all_checkpoints'"):
+        Trainer(gpt2(), args, plan=planned(), train_dataset=[])
+
+
+def test_what_a_launcher_asks_for_and_labels_by_several_names():
+    from privypurse.huggingface.settings import refuse_trainer
+
+    made = {"is_deepspeed_enabled": False, "is_fsdp_enabled": False, "label_names": ["labels"]}
+    refuse_trainer(SimpleNamespace(**made))
+    for name in ("is_deepspeed_enabled", "is_fsdp_enabled"):
+        with pytest.raises(pp.Unsupported, match="DeepSpeed or FSDP"):
+            refuse_trainer(SimpleNamespace(**{**made, name: True}))
+    with pytest.raises(pp.Unsupported, match="label_names"):
+        refuse_trainer(SimpleNamespace(**{**made, "label_names": ["start_positions", "end_positions"]}))
+
+
+def test_a_plan_with_extra_steps_is_refused(tmp_path):
+    with pytest.raises(pp.Unsupported, match="extra steps"):
+        trainer(tmp_path, gpt2(), plan=planned(extra_steps=2))
+
+
+def test_figures_on_the_training_data_are_refused(tmp_path):
+    model = gpt2()
+    data, others = sentences(model), sentences(model, 4, seed=2)
+    made = trainer(tmp_path, model, data=data, eval_dataset={"others": others, "mine": data})
+    assert "eval_others_loss" in made.evaluate({"others": others})
+    for asked in (lambda: made.evaluate(), lambda: made.evaluate(data), lambda: made.predict(data)):
+        with pytest.raises(pp.InvalidInput, match="training data"):
+            asked()
+
+
+def test_the_settings_that_were_given_stay_as_they_were(tmp_path):
+    args = settings(tmp_path)
+    Trainer(gpt2(), args, plan=planned(), train_dataset=[])
+    assert (args.max_steps, args.ignore_data_skip) == (-1, False)
+
+
+def test_a_collator_that_looks_at_other_records_is_refused(tmp_path):
+    def centred(records):
+        batch = transformers.default_data_collator(records)
+        batch["input_ids"] = (batch["input_ids"] + batch["input_ids"].sum()) % 50
+        return batch
+
+    with pytest.raises(pp.InvalidInput, match="collate_fn"):
+        trainer(tmp_path, gpt2(), data_collator=centred).train()
+
+
+def test_a_scheduler_of_steps_is_followed(tmp_path):
+    model = gpt2()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    trainer(tmp_path, model, optimizers=(optimizer, scheduler)).train()
+    assert optimizer.param_groups[0]["lr"] == 0.125
+
+
+def test_records_without_labels_are_named(tmp_path):
+    model = gpt2()
+    data = [{name: value for name, value in record.items() if name != "labels"} for record in sentences(model)]
+    with pytest.raises(pp.InvalidInput, match="no labels"):
+        trainer(tmp_path, model, data=data).train()
+
+
+def test_without_transformers_it_says_what_it_needs(monkeypatch):
+    import privypurse.huggingface
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
+    with pytest.raises(ImportError, match=r"needs transformers: pip install 'privypurse\[huggingface\]'"):
+        importlib.reload(privypurse.huggingface)
