@@ -24,6 +24,7 @@ from privypurse.version import __version__
 if TYPE_CHECKING:
     from privypurse import losses
     from privypurse.ledger.ledger import Ledger
+    from privypurse.training.callbacks import Callback, Figures, LocalLog
     from privypurse.training.clip_norm import median_gradient_norm
     from privypurse.training.fix import fix
     from privypurse.training.gradients import clipped_sum, per_record_norms
@@ -31,14 +32,19 @@ if TYPE_CHECKING:
     from privypurse.training.individual.spending import Spending
     from privypurse.training.loop import Trained, train
     from privypurse.training.make_private import make_private
+    from privypurse.training.validation import Validation
 
 __getattr__, __dir__ = lazily(
     __name__,
     {
+        "Callback": "privypurse.training.callbacks",
+        "Figures": "privypurse.training.callbacks",
         "Individual": "privypurse.training.individual.accounting",
         "Ledger": "privypurse.ledger.ledger",
+        "LocalLog": "privypurse.training.callbacks",
         "Spending": "privypurse.training.individual.spending",
         "Trained": "privypurse.training.loop",
+        "Validation": "privypurse.training.validation",
         "clipped_sum": "privypurse.training.gradients",
         "fix": "privypurse.training.fix",
         "losses": "privypurse.losses",
@@ -53,12 +59,15 @@ __all__ = [
     "Analyst",
     "Answer",
     "Budgets",
+    "Callback",
     "Execution",
+    "Figures",
     "Filter",
     "Individual",
     "InfeasibleBudget",
     "InvalidInput",
     "Ledger",
+    "LocalLog",
     "Plan",
     "PlanExhausted",
     "PrivyPurseError",
@@ -70,6 +79,7 @@ __all__ = [
     "Trained",
     "TrainingShape",
     "Unsupported",
+    "Validation",
     "__version__",
     "clipped_sum",
     "federated",

@@ -14,6 +14,7 @@ from privypurse.errors import InvalidInput
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.step_randomness import restore_states, states
+from privypurse.training.watch import Watch
 
 _VERSION = 4
 _SECONDS = 60.0
@@ -22,8 +23,8 @@ _SECONDS = 60.0
 class Checkpoints:
     """Saves a run into a folder and brings it back.
 
-    A file holds the model, the optimizer, the scheduler and the steps taken. It holds the state of no generator,
-    unless the run is seeded: whoever knew the state could take the noise off again (rule 10).
+    A file holds the model, the optimizer, the scheduler, the steps taken and the history. It holds the state of no
+    generator, unless the run is seeded: whoever knew the state could take the noise off again (rule 10).
     """
 
     def __init__(
@@ -33,11 +34,12 @@ class Checkpoints:
         records: PlannedRecords,
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
+        watch: Watch | None = None,
     ) -> None:
         """Without a folder nothing is saved."""
         self._data = "" if folder is None else records.digest
         self._path = None if folder is None else folder / "checkpoint.pt"
-        self._every, self._run = records.execution.checkpoint_every, run
+        self._every, self._run, self._watch = records.execution.checkpoint_every, run, watch
         self._parts: dict[str, Any] = {"model": run.recorder.model, "optimizer": optimizer}
         if scheduler is not None:
             self._parts["scheduler"] = scheduler
@@ -77,6 +79,8 @@ class Checkpoints:
                 part.load_state_dict(state["parts"][name])
             except (RuntimeError, ValueError, KeyError) as error:
                 raise InvalidInput(f"{self._path} holds another {name} than the run has: {error}") from None
+        if self._watch is not None:
+            self._watch.restore(state.get("history", ()))
         if state["generators"] is not None:
             restore_states(state["generators"], self._run.device)
         self._between_steps = self._generators()
@@ -111,6 +115,7 @@ class Checkpoints:
             "kinds": self._kinds(),
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "generators": self._between_steps,
+            "history": [] if self._watch is None else self._watch.state(),
         }
         replace_file(self._path, lambda file: torch.save(state, file))
         self._written = time.monotonic()

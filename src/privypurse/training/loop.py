@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +19,7 @@ from privypurse._validate import integer
 from privypurse.accounting import Progress
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
+from privypurse.training.callbacks import Callback, Figures
 from privypurse.training.captured import CapturedSteps, one_record_each, static_size
 from privypurse.training.checkpoints import Checkpoints
 from privypurse.training.distributed import unwrapped
@@ -39,6 +40,8 @@ from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
 from privypurse.training.setup import Setup, modes_kept
+from privypurse.training.validation import Measure, ModelChanged, Validation
+from privypurse.training.watch import Watch
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -71,6 +74,8 @@ class Trained:
     """How often somebody was drawn and contributed nothing, since their gradient was not finite. Internal."""
     run_id: str | None = None
     """The run's name in its ledger."""
+    history: tuple[Figures, ...] = ()
+    """Step by step, as often as it was validated, or ten times: learning rate, public ε, what validation found."""
 
 
 def train(
@@ -82,6 +87,8 @@ def train(
     *,
     person: Any = None,
     scheduler: Scheduler | None = None,
+    validate: Validation | Dataset[Any] | Measure | None = None,
+    callbacks: Iterable[Callback] = (),
     max_records_per_person: int | None = None,
     collate_fn: Collate | None = None,
     individual: Individual | None = None,
@@ -99,6 +106,8 @@ def train(
     ``dataset`` gives (input, label), several inputs and a label, or a dictionary of inputs by name and "labels";
     ``loss_fn(output, label)`` one loss for each record. ``person`` holds the id of each record's owner in their
     order, for a plan with ids; without, it is the plan's. ``max_records_per_person, collate_fn``: `PlannedRecords`.
+    ``validate`` (`Validation`, or just its data set or function) asks now and then how good the model is on others,
+    for ``Trained.history``; ``callbacks`` (`Callback`) get what may be shown.
     ``individual`` charges each person by their own gradients, as plans with extra steps always do (`Individual`).
     ``checkpoint`` is a folder for one run, which goes on from there when called again; its journal counts every step
     before it is taken. ``ledger`` is the one that the plan was made with, ``purpose`` a word for it: all steps are
@@ -113,29 +122,34 @@ def train(
     if ledger is None and not forgiving:
         say_not_kept(seed)
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
-    plan, most = records.plan, records.plan.all_steps
-    goal = most if steps is None else min(integer(steps, "steps"), most)
-    begun, folder = time.perf_counter(), None if checkpoint is None else Path(checkpoint)
-    setup = Setup(plan, unwrapped(model), optimizer, seed)
+    goal = None if steps is None else integer(steps, "steps")
+    begun, watch = time.perf_counter(), Watch(validate, callbacks, records, loss_fn)
+    setup = Setup(records.plan, unwrapped(model), optimizer, seed)
     if forgiving:
-        require_forgivable(setup, individual is not None or plan.filter is not None)
+        require_forgivable(setup, individual is not None or records.plan.filter is not None)
     captured, records = _placed(setup, records)
     accounting = accounting_of(setup, records, loss_fn, individual)
-    run = PrivateRun(setup, accounting, None if folder is None else folder / STEPS, wide_sums or forgiving)
-    with closing(run), modes_kept(setup.recorder.model) as bare:
-        saved = Checkpoints(folder, run, records, optimizer, scheduler)
+    folder, wide = None if checkpoint is None else Path(checkpoint), wide_sums or forgiving
+    run = PrivateRun(setup, accounting, None if folder is None else folder / STEPS, wide)
+    with closing(run), modes_kept(setup.recorder.model):
+        saved = Checkpoints(folder, run, records, optimizer, scheduler, watch)
         run.charge_to(ledger, purpose)  # before what was saved: the ledger may know of later steps
-        saved.resume()
-        run.require_open()
-        begun_at = run.steps_taken
-        if not bare.training:
-            bare.train()
+        begun_at = _resumed(run, saved)
         batches = _summed(run, records, loss_fn, captured, forgiving)
-        _take(run, batches, goal, optimizer, scheduler, saved, execution.progress)
-    return _outcome(run, begun_at, time.perf_counter() - begun, captured)
+        _take(batches, goal, _Applied(run, optimizer, scheduler, saved, watch), execution.progress)
+    return _outcome(run, begun_at, time.perf_counter() - begun, captured, watch)
 
 
-def _outcome(run: PrivateRun, begun_at: int, seconds: float, captured: bool) -> Trained:
+def _resumed(run: PrivateRun, saved: Checkpoints) -> int:
+    """How many steps the run has taken before, and goes on from, in training mode."""
+    saved.resume()
+    run.require_open()
+    if not run.recorder.model.training:
+        run.recorder.model.train()
+    return run.steps_taken
+
+
+def _outcome(run: PrivateRun, begun_at: int, seconds: float, captured: bool, watch: Watch) -> Trained:
     return Trained(
         steps=run.steps_taken,
         resumed_from=begun_at,
@@ -144,6 +158,7 @@ def _outcome(run: PrivateRun, begun_at: int, seconds: float, captured: bool) -> 
         spending=None if run.accounting is None else run.accounting.spending(),
         left_out=run.left_out,
         run_id=None if run.account is None else run.account.run_id,
+        history=tuple(watch.history),
     )
 
 
@@ -163,17 +178,61 @@ def _refuse_scheduler(scheduler: Any) -> None:
         )
 
 
-def _take(
-    run: PrivateRun,
-    batches: Iterator[Tensor],
-    goal: int,
-    optimizer: torch.optim.Optimizer,
-    scheduler: Scheduler | None,
-    saved: Checkpoints,
-    progress: bool | Progress,
-) -> None:
+@dataclass
+class _Applied:
+    """A step from what was summed up: released, applied, saved where it is time, and looked at."""
+
+    run: PrivateRun
+    optimizer: torch.optim.Optimizer
+    scheduler: Scheduler | None
+    saved: Checkpoints
+    watch: Watch
+
+    def __post_init__(self) -> None:
+        self._applied = self.run.steps_taken
+
+    def step(self, loss: Tensor) -> None:
+        with undivided():
+            self.run.release()
+            self.optimizer.step()
+            self.optimizer.zero_grad()  # frees a copy of the model's size before the next forward pass
+            if self.scheduler is not None:
+                self.scheduler.step()
+            self._applied = self.run.steps_taken
+            self.saved.after_step()
+        with self._kept():
+            self.watch.after_step(loss)
+
+    def last(self) -> None:
+        """Look at the model as it stays, unless a stopping rule may go back to a better one yet; then save."""
+        with self._kept():
+            if self.run.plan.shape.stop is None:
+                self.watch.last()
+        self.saved.write()
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """What was paid for is saved when a logger cannot be reached, but not a model that somebody wrote into."""
+        try:
+            yield
+        except ModelChanged:
+            raise
+        except Exception:
+            self.saved.write()
+            raise
+
+    def interrupted(self) -> None:
+        """Save, unless the last step is counted but not in the model: that is no state to go on from."""
+        if self._applied == self.run.steps_taken:
+            self.saved.write()
+
+
+def _take(batches: Iterator[Tensor], goal: int | None, applied: _Applied, progress: bool | Progress) -> None:
     """Steps up to that number, or until the run ends by itself; what was taken is saved, also when interrupted."""
-    shown_at, applied = 0.0, run.steps_taken
+    run, saved, shown_at = applied.run, applied.saved, 0.0
+    most = run.plan.all_steps
+    goal = most if goal is None else min(goal, most)
+    applied.watch.begin(run, applied.optimizer)
     try:
         with shown(run.plan, run.processes.first and progress) as show:
             show(run.steps_taken)
@@ -181,24 +240,17 @@ def _take(
             while run.steps_taken < goal and not (stopped := not run.prepare()):
                 saved.before_step()
                 loss = next(batches)
-                with undivided():
-                    run.release()
-                    optimizer.step()
-                    optimizer.zero_grad()  # frees a copy of the model's size before the next forward pass
-                    if scheduler is not None:
-                        scheduler.step()
-                    applied = run.steps_taken
-                    saved.after_step()
+                applied.step(loss)
                 now = time.perf_counter()
                 if progress and (now - shown_at > 1 / _TIMES or run.steps_taken == goal):
                     show(run.steps_taken, float(loss))
                     shown_at = now
-        saved.write()
-        if stopped or run.steps_taken == run.plan.all_steps:
+        applied.last()
+        if stopped or run.steps_taken == most:
             run.finish()
+        applied.watch.end()
     except KeyboardInterrupt:
-        if applied == run.steps_taken:  # else the last step is counted but not in the model: no state to go on from
-            saved.write()
+        applied.interrupted()
         raise
 
 

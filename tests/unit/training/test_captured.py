@@ -351,3 +351,28 @@ def test_who_is_left_out_in_a_graph_is_counted() -> None:
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     done = pp.train(layer, optimizer, TensorDataset(x, torch.arange(64) % 2), everybody(64, 3), LOSS)
     assert (done.how, done.left_out) == ("captured", 6)
+
+
+def test_validation_leaves_a_captured_run_as_it_was() -> None:
+    """To the bit, with masks from the generator of the GPU, also where it draws and leaves gradients behind."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 32), nn.Dropout(0.3), nn.Linear(32, 2)).cuda()
+    state = {name: value.clone() for name, value in layers.state_dict().items()}
+    dataset = TensorDataset(torch.randn(64, 64), torch.arange(64) % 2)
+
+    def draws(model: nn.Module) -> float:
+        model.train()
+        with torch.enable_grad():
+            model(torch.randn(7, 64, device="cuda")).sum().backward()
+        return float(torch.rand((), device="cuda"))
+
+    others, found = TensorDataset(torch.randn(50, 64), torch.arange(50) % 2), []
+    for validate in (None, draws, others):
+        layers.load_state_dict(state)
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+        asked = None if validate is None else pp.Validation(validate, every=2)
+        done = pp.train(layers, optimizer, dataset, everybody(64, 9), LOSS, seed=5, validate=asked)
+        assert done.how == "captured"
+        found.append([value.detach().clone() for value in layers.parameters()])
+    assert all(map(torch.equal, found[0], found[1]))
+    assert all(map(torch.equal, found[0], found[2]))

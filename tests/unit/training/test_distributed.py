@@ -299,3 +299,28 @@ def test_two_processes_go_on_within_what_one_has_reserved(tmp_path: Path) -> Non
     assert (have >= want * (1 - 1e-9)).all()
     assert (have <= want * (1 + 1e-6) + 1e-9).all()
     assert not ledger.verify().problems
+
+
+class Counting(pp.Callback):
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step(self, figures: pp.Figures) -> None:
+        self.steps.append(figures.step)
+
+
+def validated(rank: int, plan: pp.Plan, dataset: TensorDataset) -> list[Any]:
+    model, told = network(0), Counting()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    asked = pp.Validation(lambda model: float(rank), every=2, data="public")
+    done = pp.train(model, optimizer, dataset, plan, LOSS, seed=3, validate=asked, callbacks=[told])
+    return [list(model.parameters()), done.history, told.steps]
+
+
+def test_one_process_validates_and_tells_and_all_have_its_history(tmp_path: Path) -> None:
+    plan, dataset = planned(40, 5, 10), data(40)
+    (one, history, told), (other, history_there, told_there) = together(tmp_path, validated, plan, dataset)
+    assert all(map(torch.equal, one, other))
+    assert history == history_there
+    assert [(figures.step, figures.validation["score"]) for figures in history] == [(0, 0), (2, 0), (4, 0), (5, 0)]
+    assert (told, told_there) == ([1, 2, 3, 4, 5], [])
