@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from privypurse.errors import Unsupported
 from privypurse.plans import Plan
 from privypurse.training.gradients import recorded
 from privypurse.training.isolation.loss_fn import Loss, check_loss
@@ -106,6 +107,11 @@ class CapturedSteps:
             for number in range(_WARM_UP):
                 self._batch(check=self._checked and number == 0)
         torch.cuda.current_stream().wait_stream(side)
+        if self._run.recorder.runs_again:
+            raise Unsupported(
+                "gradient checkpointing puts random states back in the backward pass, which a captured graph cannot "
+                "hold; give execution=pp.Execution(capture=False), or leave checkpointing out"
+            )
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._batch(check=False)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import Tape
+from privypurse.training.gradients.recomputation import refuse_around_model
 from privypurse.training.isolation.model import require_isolated
 from privypurse.training.isolation.tracking.operation import require_constant
 from privypurse.training.isolation.tracking.record_sum import FOREIGN, over_records
@@ -69,6 +70,7 @@ class CurrentBatch:
 
     def watch(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A forward pass of the model on (a part of) the batch at hand."""
+        refuse_around_model()
         places = self._places_of(inputs, options)
         inputs, options = untracked(inputs), untracked(options)
         due = places.size > 1 and self.run.keys.due("model")

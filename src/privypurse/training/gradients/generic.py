@@ -55,7 +55,16 @@ class GenericRule(Rule):
         each = torch.func.vmap(gradient, in_dims=(None, 0, *[0] * len(batched)))
         back = tuple(map(at_least_float32, (call.output_gradient, *call.other_output_gradients)))
         inputs = [at_least_float32(value) if value.is_floating_point() else value for value in batched]
-        return dict(each(trained, back, *inputs))
+        try:
+            return dict(each(trained, back, *inputs))
+        except RuntimeError as error:
+            if "saved tensor hooks" not in str(error):
+                raise
+            raise InvalidInput(
+                f"layer {call.path} ({type(layer).__name__}), which no rule knows, uses gradient checkpointing "
+                "inside, and cannot be run again for each record. Turn that off there, or put its bare parameters "
+                "into modules of their own (docs/own-layers.md shows how to write a rule)"
+            ) from error
 
 
 def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:

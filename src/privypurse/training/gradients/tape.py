@@ -22,6 +22,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER, takes_expanded_parameters
 from privypurse.training.gradients.generic import GENERIC, require_no_draws
+from privypurse.training.gradients.recomputation import (
+    Recomputation,
+    lend_inputs,
+    lent,
+    no_gradient_comes,
+    refuse_reentrant,
+    take_inputs_back,
+    watch_again,
+)
 from privypurse.training.gradients.rule import RULES, Call, Rule
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
@@ -35,6 +44,7 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, call: Call, *outputs: Tensor) -> tuple[Tensor, ...]:
         ctx.call = call
+        lend_inputs(ctx, call)
         # The same memory, but no view in autograd's eyes: layers behind may work in place.
         return tuple(output.detach() for output in outputs)
 
@@ -47,6 +57,7 @@ class _Tap(torch.autograd.Function):
             )
         if ctx.call.gradient is not None:
             raise InvalidInput("backward was run twice through one forward pass; run the forward pass again")
+        take_inputs_back(ctx, ctx.call)
         ctx.call.gradient, *others = (gradient.detach() for gradient in gradients)
         ctx.call.other_output_gradients = tuple(others)
         ctx.call.rule.settle(ctx.call)
@@ -135,6 +146,9 @@ class Recorder:
             for name, _ in module.named_buffers(recurse=False)
         ]
         self._anchors: dict[torch.device, Tensor] = {}
+        self._recomputation = Recomputation(self._record_again)
+        self.runs_again = False
+        """Whether parts of the last forward pass run again in its backward pass."""
 
     @contextmanager
     def _recording(self, tape: Tape) -> Iterator[None]:
@@ -143,14 +157,28 @@ class Recorder:
             undo.callback(self._ask_for_gradients, True)
             self._ask_for_gradients(False)
             for module, rule, names in self._watched:
-                if rule is not EXPANDED_PARAMETER:
+                if rule is EXPANDED_PARAMETER:
+                    self._expand(tape, undo, module, names)
+                else:
                     hook = self._hook(tape, module, rule, names)
                     undo.enter_context(module.register_forward_hook(hook, with_kwargs=True))
-                    continue
-                for local in names:
-                    module.__dict__[local] = self._copies(tape, module, local, names[local])  # hides the parameter
-                    undo.callback(module.__dict__.pop, local, None)
             yield
+
+    def _record_again(self, undo: ExitStack, records: int) -> None:
+        """What runs now runs as in `_recording`, onto a tape that nobody reads."""
+        nowhere = Tape(records, open=no_gradient_comes)
+        for module, rule, names in self._watched:
+            if rule is EXPANDED_PARAMETER:
+                with torch.enable_grad():
+                    self._expand(nowhere, undo, module, names)
+            else:
+                own = [module.get_parameter(local) for local in names]
+                watch_again(undo, module, own, self._hook(nowhere, module, rule, names))
+
+    def _expand(self, tape: Tape, undo: ExitStack, module: nn.Module, names: dict[str, str]) -> None:
+        for local in names:
+            module.__dict__[local] = self._copies(tape, module, local, names[local])  # hides the parameter
+            undo.callback(module.__dict__.pop, local, None)
 
     def _ask_for_gradients(self, asked: bool) -> None:
         for parameter in self._trainable:
@@ -174,6 +202,7 @@ class Recorder:
                 bound = inspect.signature(module.forward).bind(**options)
                 inputs, options = bound.args, bound.kwargs
             _refuse_packed(module, inputs)
+            refuse_reentrant()
             call = Call(module, rule, names, tree_map(detached, tuple(inputs)), options)
             several = output if isinstance(output, tuple) else (output,)
             count = 2 if isinstance(module, nn.LSTMCell) else 1  # outputs that are watched
@@ -184,6 +213,7 @@ class Recorder:
 
     def forward(self, tape: Tape, *inputs: Any, **options: Any) -> Any:
         """The model's output, with its trainable layers on the tape and no weight gradient asked for."""
+        self._recomputation.end()  # of a backward pass that broke off
         before = self._versions()
         thawed = next((name for name, value in self._frozen if value.requires_grad), None)
         if thawed is not None:
@@ -197,6 +227,9 @@ class Recorder:
                 "statistics, a queue) lets them out without clipping and noise. Turn that off, e.g. "
                 "track_running_stats=False, or put the layer into evaluation mode"
             )
+        self.runs_again = lent(tape.calls)
+        if self.runs_again:
+            self._recomputation.expect(output, tape.records)
         return output
 
     @contextmanager

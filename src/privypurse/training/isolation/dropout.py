@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,10 +21,23 @@ _DROPOUT_OF_ATTENTION = 4  # its place among the arguments of scaled_dot_product
 class DropoutOff(TorchFunctionMode):
     """The functions of dropout, which its layers call too, give back what they were given."""
 
+    _off = True
+
+    @contextmanager
+    def on_again(self) -> Iterator[None]:
+        """Inside dropout drops: for a backward pass, which runs outside of the mode what it runs again."""
+        self._off = False
+        try:
+            yield
+        finally:
+            self._off = True
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
+        if not self._off:
+            return func(*args, **options)
         if func in _DROPOUTS:
             return args[0] if args else options["input"]
         if func is F.scaled_dot_product_attention:

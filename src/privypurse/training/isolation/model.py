@@ -41,13 +41,14 @@ def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[
     chosen at random, are kept, and the others replaced by copies of them; then the other way round. Rows that were
     kept must not change, nor what the model holds afterwards. Everything is as in training, without gradients, but
     for dropout, which is off; whatever else draws, draws the same numbers each time, since shapes are the same. Then
-    gradients: what comes back to half of the records must not change when the losses of the others weigh more.
+    gradients, with dropout, whose numbers are the same each time too: what comes back to half of the records must not
+    change when the losses of the others weigh more.
     """
     if records < 2:
         return
     given = inputs, options
-    with torch.no_grad(), DropoutOff():
-        trial = _Trial(recorder, given, records)
+    with torch.no_grad(), DropoutOff() as dropout:
+        trial = _Trial(recorder, given, records, dropout)
         whole, left = trial.run(given)
         few = min(2, records - 1)
         part, _ = trial.run(first_rows(given, few, records))
@@ -69,9 +70,9 @@ def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[
 class _Trial:
     """Runs a model again and again from where it is now, with the same numbers whenever it draws."""
 
-    def __init__(self, recorder: Recorder, given: Given, records: int) -> None:
+    def __init__(self, recorder: Recorder, given: Given, records: int, dropout: DropoutOff) -> None:
         self._recorder, self._given, self._records, self._key = recorder, given, records, os.urandom(32)
-        self._memory = Memory(recorder.model)
+        self._memory, self._dropout = Memory(recorder.model), dropout
         self._parameters = list(recorder.model.named_parameters())
         self._before = fingerprint(self._parameters)
         self._device = self._parameters[0][1].device
@@ -95,7 +96,7 @@ class _Trial:
         recorder, tape = self._recorder, Tape(self._records)
         key, recorder.key = recorder.key, None
         try:
-            with torch.enable_grad(), keyed(self._key, self._device):
+            with torch.enable_grad(), self._dropout.on_again(), keyed(self._key, self._device):
                 output = recorder.forward(tape, *self._given[0], **self._given[1])
                 recorder.refuse_strangers(output)  # before something comes back to them
                 leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, self._records)]
