@@ -73,6 +73,20 @@ def test_the_command_line_plans_what_the_library_plans(capsys, people, tmp_path)
     assert mine.rates.tobytes() == theirs.rates.tobytes()
 
 
+def test_a_plan_of_epochs_under_a_public_cap(capsys, people, tmp_path):
+    shape = ["--accountant", "rdp", "--batch-size", "2", "--at-most", "2.5"]
+    code, out, _ = run(capsys, "plan", people, *shape, "--epochs", "3")
+    assert code == 0
+    plan = pp.Plan.load(tmp_path / "plan.json")
+    assert (plan.steps, plan.public_epsilon, plan.epsilon.max()) == (8, 2.5, 2.5)
+    assert "nobody's ε is above 2.5" in out
+    given = [*shape, "--epochs", "3", "--noise-multiplier", "2"]
+    code, _, err = run(capsys, "plan", people, *given)
+    assert (code, "people" in err) == (2, True)
+    assert run(capsys, "plan", people, *given, "--people", "7")[0] == 0
+    assert pp.Plan.load(tmp_path / "plan.json").steps == 11
+
+
 def test_a_plan_from_levels(capsys, people, tmp_path):
     levels = "strict=0.5, medium=1.5,relaxed=4"
     code, out, _ = run(capsys, "plan", people, "--level", "consent", "--levels", levels, *QUICK, "--out", "out.json")
@@ -190,6 +204,7 @@ def test_bad_input_is_one_line_that_says_what_to_do(capsys, people, tmp_path, ca
         [],
         ["plan"],
         ["plan", "people.csv", "--steps", "20"],
+        ["plan", "people.csv", *QUICK, "--epochs", "2"],
         ["plan", "people.csv", "--steps", "many", "--batch-size", "2"],
         ["plan", "people.csv", *QUICK, "--levels", "strict"],
         ["plan", "people.csv", *QUICK, "--levels", "strict=one"],

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from privypurse._validate import integer
 from privypurse.assignment import METHODS
 from privypurse.datasets.encoding import Categories, Encoding, Range
 from privypurse.errors import InvalidInput
@@ -188,6 +189,8 @@ class Training:
     max_records_per_person: int | None = None
     checkpoint: Path | None = None
     checkpoint_every: int | None = None
+    validate_every: int | None = None
+    """Steps between two tests of the model while it trains, on the records that take no part in it."""
     device: str = "auto"
     seed: Seed | None = None
     purpose: str = ""
@@ -196,6 +199,8 @@ class Training:
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None and self.checkpoint is None:
             raise InvalidInput("checkpoint_every needs checkpoint, the folder to save the run in")
+        if self.validate_every is not None:
+            integer(self.validate_every, "validate_every")
 
 
 @dataclass(frozen=True)
@@ -242,6 +247,9 @@ def parse_config(text: str) -> RunConfig:
             raise InvalidInput(f"section [{name}] is missing; `privypurse train --example` shows one")
     data = _data(whole["data"])
     plan = Path(whole["plan"]) if plan_is_a_file else read(NewPlan, whole["plan"], "[plan]")
+    training = read(Training, whole.get("training", {}), "[training]")
+    if training.validate_every is not None and isinstance(data, Table) and data.test is None:
+        raise InvalidInput("[training] validate_every needs test under [data]: records that take no part in training")
     data, budgets = _agreed(data, read(Grants, whole["budgets"], "[budgets]") if "budgets" in whole else None)
     return RunConfig(
         data=data,
@@ -249,7 +257,7 @@ def parse_config(text: str) -> RunConfig:
         plan=plan,
         model=_model(whole["model"], data),
         optimizer=_optimizer(whole["optimizer"]),
-        training=read(Training, whole.get("training", {}), "[training]"),
+        training=training,
         individual=read(Followed, whole["individual"], "[individual]") if "individual" in whole else None,
         ledger=value(str, whole["ledger"], "ledger") if "ledger" in whole else None,
     )

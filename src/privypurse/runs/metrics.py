@@ -57,6 +57,7 @@ def metrics_of(
         **facts,
         "noise_multiplier": plan.noise_multiplier,
         "test": figures(score),
+        **history(trained),
         "about": _SEEDED if seeded else _PUBLIC,
         "sensitive": {
             "about": _SENSITIVE,
@@ -79,6 +80,16 @@ def metrics_of(
 def figures(score: Score | None) -> dict[str, Any] | None:
     """On records that took no part in training."""
     return None if score is None else {"records": score.records, "accuracy": score.accuracy, "loss": score.loss}
+
+
+def history(trained: Trained) -> dict[str, Any]:
+    """What validation found while the model trained; nothing where there was none."""
+    found = [
+        {"step": one.step, "learning_rate": one.learning_rate, **one.validation}
+        for one in trained.history
+        if one.validation
+    ]
+    return {"history": {"data": "the test's people, for whom it is not private", "steps": found}} if found else {}
 
 
 def _spending(spending: Spending, seeded: bool) -> dict[str, Any]:

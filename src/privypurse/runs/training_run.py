@@ -20,12 +20,13 @@ from privypurse.runs.folder import RunFolder, check_free
 from privypurse.runs.metrics import facts_of, metrics_of, spending_lines
 from privypurse.runs.models import model_of, optimizer_of
 from privypurse.runs.planning import plan_of
-from privypurse.runs.records import records_of
+from privypurse.runs.records import TrainTest, records_of
 from privypurse.training.devices import device_of
 from privypurse.training.evaluation import Score, losses, score
 from privypurse.training.execution import Execution
 from privypurse.training.individual.accounting import Individual
 from privypurse.training.loop import Trained, train
+from privypurse.training.validation import Validation
 
 _AGAIN = ". Mind that training again spends everyone's ε again"
 
@@ -80,6 +81,7 @@ def train_by(
         plan,
         losses,
         individual=None if config.individual is None else Individual(**vars(config.individual)),
+        validate=_validation(records, settings.validate_every),
         max_records_per_person=settings.max_records_per_person,
         checkpoint=settings.checkpoint,
         execution=Execution(
@@ -97,6 +99,19 @@ def train_by(
     data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
     add_results(folder, model, plan, trained, found, data=data, seeded=settings.seed is not None)
     return Finished(plan, trained, found, settings.out)
+
+
+def _validation(records: TrainTest, every: int | None) -> Validation | None:
+    """On the records that take no part in training, as they are tested in the end."""
+    if every is None or records.test is None:
+        return None
+    others = records.test
+
+    def measured(model: nn.Module) -> dict[str, float]:
+        found = score(model, others.inputs, others.labels)
+        return {"accuracy": found.accuracy, "loss": found.loss}
+
+    return Validation(measured, every)
 
 
 def add_ledger(folder: RunFolder, ledger: Ledger, trained: Trained) -> None:

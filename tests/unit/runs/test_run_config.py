@@ -165,6 +165,10 @@ BAD = {
         BUILT_IN.replace("steps = 10", "steps = 10\nepochs = 2"),
         ["[plan]: give steps", "not both"],
     ),
+    "no others to validate on": (
+        TABLE.replace('test = "others.csv"\n', "").replace("checkpoint_every = 5", "validate_every = 5"),
+        ["[training] validate_every needs test under [data]"],
+    ),
     "text for a number": (BUILT_IN.replace("steps = 10", 'steps = "10"'), ["[plan] steps is '10'", "whole number"]),
     "fraction of a step": (BUILT_IN.replace("steps = 10", "steps = 1.5"), ["steps is 1.5", "whole number"]),
     "true for a number": (BUILT_IN.replace("steps = 10", "steps = true"), ["steps is True", "whole number"]),

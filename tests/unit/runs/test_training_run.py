@@ -356,3 +356,31 @@ def test_without_a_test_table_nothing_is_said_of_accuracy():
     finished = train_by(edited(('test = "others.parquet"\n', "")))
     assert finished.score is None
     assert json.loads((finished.folder / "metrics.json").read_text(encoding="utf-8"))["test"] is None
+
+
+def test_a_model_is_tested_on_the_way(tmp_path):
+    """The last figures are those of the test in the end, and training is the same as without; facts tell nothing."""
+    seeded = ('device = "cpu"', 'device = "cpu"\nseed = 1')
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivyPurseWarning)
+        train_by(edited(seeded, ("[training]", '[training]\nout = "plain"')))
+        train_by(edited(seeded, ("[training]", '[training]\nout = "asked"\nvalidate_every = 2')))
+    plain, asked = (torch.load(Path(out, "model.pt")) for out in ("plain", "asked"))
+    assert all(torch.equal(plain[name], asked[name]) for name in plain)
+    metrics = json.loads(Path("asked/metrics.json").read_text(encoding="utf-8"))
+    assert "not private" in metrics["history"]["data"]
+    assert [line["step"] for line in metrics["history"]["steps"]] == [0, 2, 4, 5]
+    last = metrics["history"]["steps"][-1]
+    assert (last["accuracy"], last["loss"]) == (metrics["test"]["accuracy"], metrics["test"]["loss"])
+    assert "history" not in json.loads(Path("plain/metrics.json").read_text(encoding="utf-8"))
+    assert "history" not in Path("asked/facts.json").read_text(encoding="utf-8")
+
+
+def test_epochs_of_a_configuration_are_steps_of_its_people():
+    changes = ("steps = 5", "epochs = 2"), ('epsilon = "epsilon"', 'epsilon = "epsilon"\nperson = "id"')
+    assert plan_of(edited(*changes), 40).steps == 5  # twenty people, eight a step
+    given = ("batch_size = 8", "batch_size = 8\nnoise_multiplier = 3.0")
+    with pytest.raises(pp.InvalidInput, match="people=, a public number"):
+        plan_of(edited(*changes, given), 40)
+    public = ("epochs = 2", "epochs = 2\npeople = 32")
+    assert plan_of(edited(*changes, given, public), 40).steps == 8
