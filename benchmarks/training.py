@@ -73,6 +73,19 @@ class Block(nn.Module):
         return out
 
 
+class Reader(nn.Module):
+    """One recurrent layer of width 128 over 64 places of 128 features, and their mean."""
+
+    def __init__(self, kind: type[nn.RNNBase], width: int = 128) -> None:
+        super().__init__()
+        self.layer = kind(width, width, batch_first=True)  # type: ignore[arg-type,call-arg]
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.layer(x)[0].mean(dim=1))
+        return out
+
+
 def wide_cnn() -> nn.Module:
     """A convolutional network of about 550 thousand parameters for 32 × 32 colour images."""
     layers: list[nn.Module] = []
@@ -92,6 +105,8 @@ def case(name: str, batch: int, device: str) -> tuple[nn.Module, Tensor, Tensor]
     elif name == "mlp":
         model = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
         x, classes = torch.randn(batch, 784), 10
+    elif name in ("lstm", "gru"):
+        model, x, classes = Reader(nn.LSTM if name == "lstm" else nn.GRU), torch.randn(batch, 64, 128), 2
     elif name == "cnn 26k":
         model, x, classes = TramerBoneh(), torch.randn(batch, 1, 28, 28), 10
     else:
@@ -167,11 +182,18 @@ def captured(made: Callable[[nn.Module, Tensor, Tensor], Mode]) -> Callable[[nn.
     return make
 
 
+def with_opacus_layers(model: nn.Module) -> nn.Module:
+    """Opacus knows recurrent layers as layers of its own: DPLSTM, DPGRU."""
+    from opacus.validators import ModuleValidator
+
+    return ModuleValidator.fix(model) if isinstance(model, Reader) else model
+
+
 def opacus_hooks(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    wrapped = GradSampleModule(model)
+    wrapped = GradSampleModule(with_opacus_layers(model))
     inner = torch.optim.SGD(wrapped.parameters(), lr=LEARNING_RATE)
     optimizer = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=CLIP, expected_batch_size=x.shape[0])
 
@@ -193,7 +215,7 @@ def opacus_ghost(model: nn.Module, x: Tensor, y: Tensor) -> Mode:
     from opacus.optimizers import DPOptimizerFastGradientClipping
 
     wrapped = GradSampleModuleFastGradientClipping(
-        model, max_grad_norm=CLIP, use_ghost_clipping=True, loss_reduction="mean"
+        with_opacus_layers(model), max_grad_norm=CLIP, use_ghost_clipping=True, loss_reduction="mean"
     )
     inner = torch.optim.SGD(wrapped.parameters(), lr=LEARNING_RATE)
     optimizer = DPOptimizerFastGradientClipping(
@@ -240,8 +262,16 @@ MODES: dict[str, dict[str, Callable[[nn.Module, Tensor, Tensor], Mode]]] = {
     },
 }
 CASES = {
-    "cpu": [("mlp", 512), ("cnn 26k", 512), ("cnn 550k", 256), ("transformer", 16)],
-    "cuda": [("mlp", 4096), ("cnn 26k", 512), ("cnn 26k", 4096), ("cnn 550k", 4096), ("transformer", 64)],
+    "cpu": [("mlp", 512), ("cnn 26k", 512), ("cnn 550k", 256), ("transformer", 16), ("lstm", 64), ("gru", 64)],
+    "cuda": [
+        ("mlp", 4096),
+        ("cnn 26k", 512),
+        ("cnn 26k", 4096),
+        ("cnn 550k", 4096),
+        ("transformer", 64),
+        ("lstm", 64),
+        ("gru", 64),
+    ],
 }
 
 

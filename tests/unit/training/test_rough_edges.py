@@ -254,18 +254,3 @@ def test_a_bare_parameter_that_is_not_used_record_by_record_is_refused() -> None
     assert "fix(model)" not in str(refused.value)  # it is fixed
     with pytest.raises(pp.InvalidInput, match=r"fix\(model\)"):
         loop(Transformer(), torch.randn(30, 5, 4))
-
-
-def test_a_packed_sequence_is_refused_by_name() -> None:
-    class Packs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn, self.head = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            packed = nn.utils.rnn.pack_padded_sequence(x, torch.full((x.shape[0],), 5), batch_first=True)
-            return self.head(nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0].mean(dim=1))
-
-    x, y = torch.randn(6, 5, 3), torch.zeros(6, dtype=torch.int64)
-    with pytest.raises(pp.InvalidInput, match="PackedSequence"):
-        pp.per_record_norms(Packs(), lambda out, y: F.cross_entropy(out, y, reduction="none"), x, y)

@@ -21,9 +21,10 @@ _ROUNDING = 1e-5  # by which autograd itself may be off, in float32
 def check_rule(layer: nn.Module, *inputs: Any, **options: Any) -> None:
     """Raise InvalidInput if the rule of this layer gives something else than autograd, one record at a time.
 
-    ``inputs`` are a batch for the layer, records first. Its output is weighed at random; then each record's gradient
-    must be the true one, its norm at least the true one and at most a thousandth more, and the sum over records, each
-    with a weight of its own, the true sum. A check on some numbers is no proof: try the shapes and options in use.
+    ``inputs`` are a batch for the layer, records first. Its output, the first one of several, is weighed at random;
+    then each record's gradient must be the true one, its norm at least the true one and at most a thousandth more,
+    and the sum over records, each with a weight of its own, the true sum. A check on some numbers is no proof: try
+    the shapes and options in use.
     A layer without a rule is refused: it would be handled by the way for any layer, and that would be checked.
     """
     _require_a_rule(type(layer))
@@ -45,7 +46,7 @@ def compare_with_autograd(layer: nn.Module, *inputs: Any, **options: Any) -> Non
     """As `check_rule`, for whatever handles the layer and those inside."""
     records = next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor))
     tape = Tape(records)
-    output = Recorder(layer).forward(tape, *inputs, **options)
+    output = _first(Recorder(layer).forward(tape, *inputs, **options))
     weighing = torch.randn_like(output)
     torch.autograd.backward((output * weighing).sum())
     truth = _one_by_one(layer, (inputs, options), weighing)
@@ -76,9 +77,14 @@ def _one_by_one(layer: nn.Module, given: Any, weighing: Tensor) -> dict[str, Ten
             return value.detach()[i : i + 1] if counts_records(value, len(weighing)) else value
 
         inputs, options = tree_map(alone, given)
-        loss = (layer(*inputs, **options) * weight).sum()
+        loss = (_first(layer(*inputs, **options)) * weight).sum()
         found.append(torch.autograd.grad(loss, list(trained.values()), materialize_grads=True))
     return {name: torch.stack(each) for name, each in zip(trained, zip(*found, strict=True), strict=True)}
+
+
+def _first(output: Any) -> Tensor:
+    first: Tensor = output[0] if isinstance(output, tuple) else output
+    return first
 
 
 def _require(layer: nn.Module, what: str, found: Tensor, expected: Tensor) -> None:

@@ -115,14 +115,15 @@ def _squares_of_units(calls: list[tuple[Call, str]], owner: Tensor, counts: Tens
         sums = torch.zeros((len(sizes), size), dtype=full.dtype, device=full.device)
         parts.append(square_sum(sums.index_add_(0, owner[begin:end] - unit, full)))
         begin, unit = end, unit + len(sizes)
-    return never_too_small(torch.cat(parts), terms, (added * counts).to(terms))
+    theirs = torch.zeros_like(terms).index_add_(0, owner, added)
+    return never_too_small(torch.cat(parts), terms, theirs)
 
 
-def _terms(calls: list[tuple[Call, str]]) -> tuple[int, Tensor, int]:
-    """Of a parameter: its size, each record's `Rule.term_norms`, and how many terms there are at most."""
+def _terms(calls: list[tuple[Call, str]]) -> tuple[int, Tensor, Tensor]:
+    """Of a parameter: its size, each record's `Rule.term_norms`, and how many terms each has at most."""
     size = calls[0][0].module.get_parameter(calls[0][1]).numel()
     terms = torch.stack([call.rule.term_norms(call)[local] for call, local in calls]).sum(dim=0)
-    return size, terms, sum(call.rule.summands(call) for call, _ in calls)
+    return size, terms, torch.zeros_like(terms) + sum(call.rule.summands(call) for call, _ in calls)
 
 
 def _added(calls: list[tuple[Call, str]], some: slice) -> Tensor:

@@ -88,7 +88,7 @@ def never_too_small(squares: Tensor, terms: Tensor, added: Count) -> Tensor:
     return (squares.sqrt() + 2 * rounding(added, squares.dtype) * terms).square()
 
 
-def from_made(squares: Tensor, inputs: Tensor, outputs: Tensor, tokens: int, uses: int = 1) -> Tensor:
+def from_made(squares: Tensor, inputs: Tensor, outputs: Tensor, tokens: Count, uses: int = 1) -> Tensor:
     """‖G‖² from that of a gradient which is not kept, never too small, for the same reason.
 
     ``inputs`` and ``outputs`` are the squared norms of all tokens together, each of which is used ``uses`` times:

@@ -48,6 +48,7 @@ def lend_inputs(ctx: Any, call: Call) -> None:
     """Hand the call's inputs to autograd, if what it saves goes through somebody's hands."""
     ctx.form = None
     if saved_by_others():
+        call.lent = True
         given, ctx.form = tree_flatten(call.inputs)
         ctx.given = [_LENT if isinstance(value, Tensor) else value for value in given]
         ctx.save_for_backward(*(value for value in given if isinstance(value, Tensor)))
@@ -56,12 +57,12 @@ def lend_inputs(ctx: Any, call: Call) -> None:
 
 def lent(calls: Iterable[Call]) -> bool:
     """Whether inputs of some call were handed to autograd."""
-    return any(not call.inputs for call in calls)
+    return any(call.lent for call in calls)
 
 
 def take_inputs_back(ctx: Any, call: Call) -> None:
     """In the backward pass: what was forgotten is there again."""
-    if ctx.form is not None:
+    if ctx.form is not None and ctx.given:  # else they have come another way
         saved = iter(ctx.saved_tensors)
         given = [next(saved) if value is _LENT else value for value in ctx.given]
         call.inputs = tree_unflatten(given, ctx.form)

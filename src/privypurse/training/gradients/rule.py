@@ -64,6 +64,8 @@ class Call:
     """How the rule took the norms, where the sum has to know."""
     open: Callable[[], bool] | None = None
     """Whether a gradient may come back now; without, it always may."""
+    lent: bool = False
+    """Whether inputs were left to autograd until the backward pass, for parts that run again there."""
 
     @property
     def output_gradient(self) -> Tensor:
@@ -181,11 +183,37 @@ class Rule(ABC):
         """
         return {name: square_sum(value).sqrt() for name, value in self.made(call).items()}
 
-    def summands(self, call: Call) -> int:
-        """How many numbers at most add up to one entry of a record's gradient: one for each token or place."""
+    def summands(self, call: Call) -> int | Tensor:
+        """How many numbers at most add up to one entry of a record's gradient: one for each token or place.
+
+        One number for all records, or one for each.
+        """
         several = self.features is not None and call.output_gradient.dim() > 1
         width = call.output_gradient.shape[self.features] if several else 1  # type: ignore[index]
         return max(1, call.output_gradient[0].numel() // max(1, width))
+
+    def rows(self, module: nn.Module, output: Any) -> Tensor:
+        """What the layer gives, or the first of it, records first."""
+        first: Tensor = output[0] if isinstance(output, tuple) else output
+        return first
+
+
+Part = Callable[[Rule, dict[str, str], Tensor], tuple[Tensor, Call | None]]
+"""(rule, its names of parameters → the layer's, output) → the output watched, and its call.
+
+Whoever runs the layer gives the call its inputs before the output's gradient is there.
+"""
+
+
+class InParts(Rule):
+    """A layer that is run here, in parts which have rules: for kernels that do not tell what comes back inside."""
+
+    @abstractmethod
+    def run(self, module: nn.Module, part: Part, *inputs: Any, **options: Any) -> Any:
+        """The forward pass in place of the layer's own, with every use of a parameter watched by ``part``."""
+
+    def per_record(self, call: Call) -> dict[str, Tensor]:
+        raise AssertionError("the calls on the tape are those of the parts")
 
 
 RULES: dict[type[nn.Module], Rule] = {}

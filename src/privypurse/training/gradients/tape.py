@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,10 +29,11 @@ from privypurse.training.gradients.recomputation import (
     lent,
     no_gradient_comes,
     refuse_reentrant,
+    saved_by_others,
     take_inputs_back,
     watch_again,
 )
-from privypurse.training.gradients.rule import RULES, Call, Rule
+from privypurse.training.gradients.rule import RULES, Call, InParts, Part, Rule
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
 from privypurse.training.isolation.replaced_records import detached
@@ -74,8 +76,8 @@ class _Refusal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         raise InvalidInput(
-            "a gradient comes back through the second output of a layer (the last state of an LSTM, the weights of "
-            "an attention), which layer rules do not follow; use the first output"
+            "a gradient comes back through the second output of a layer (the weights of an attention), which layer "
+            "rules do not follow; use the first output"
         )
 
 
@@ -159,6 +161,9 @@ class Recorder:
             for module, rule, names in self._watched:
                 if rule is EXPANDED_PARAMETER:
                     self._expand(tape, undo, module, names)
+                elif isinstance(rule, InParts):
+                    _refuse_replaced(module)
+                    _run_in_parts(undo, module, partial(rule.run, module, self._part(tape, module, names)))
                 else:
                     hook = self._hook(tape, module, rule, names)
                     undo.enter_context(module.register_forward_hook(hook, with_kwargs=True))
@@ -171,6 +176,9 @@ class Recorder:
             if rule is EXPANDED_PARAMETER:
                 with torch.enable_grad():
                     self._expand(nowhere, undo, module, names)
+            elif isinstance(rule, InParts):
+                run = partial(rule.run, module, self._part(nowhere, module, names))
+                _run_in_parts(undo, module, run, only=saved_by_others)
             else:
                 own = [module.get_parameter(local) for local in names]
                 watch_again(undo, module, own, self._hook(nowhere, module, rule, names))
@@ -195,6 +203,22 @@ class Recorder:
         call.open = tape.open
         tape.calls.append(call)
         return _Tap.apply(self._anchor(outputs[0].device), call, *outputs)  # type: ignore[no-untyped-call,no-any-return]
+
+    def _part(self, tape: Tape, module: nn.Module, names: dict[str, str]) -> Part:
+        """What watches the parts of a layer."""
+
+        def part(rule: Rule, parameters: dict[str, str], output: Tensor) -> tuple[Tensor, Call | None]:
+            refuse_reentrant()
+            trained = {local: names[own] for local, own in parameters.items() if own in names}
+            if not trained:
+                return output, None
+            held = nn.Module()  # with the rule's names of parameters
+            for local, own in parameters.items():
+                held.register_parameter(local, module.get_parameter(own))
+            call = Call(held, rule, trained, ())
+            return self._tapped(tape, call, output)[0], call
+
+        return part
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
@@ -298,6 +322,23 @@ def _own(module: nn.Module, rule: Rule, names: dict[int, str]) -> dict[str, str]
     """The trainable parameters that the rule answers for: local name → name in the model."""
     found = module.named_parameters(recurse=rule.whole_module)
     return {local: names[id(parameter)] for local, parameter in found if parameter.requires_grad}
+
+
+def _run_in_parts(
+    undo: ExitStack, module: nn.Module, run: Callable[..., Any], only: Callable[[], bool] = lambda: True
+) -> None:
+    """Until undone the layer is run so, where ``only`` says yes."""
+    own = module.forward
+    module.__dict__["forward"] = lambda *given, **options: (run if only() else own)(*given, **options)
+    undo.callback(module.__dict__.pop, "forward", None)
+
+
+def _refuse_replaced(module: nn.Module) -> None:
+    if "forward" in module.__dict__:
+        raise InvalidInput(
+            f"the forward of a {type(module).__name__} was replaced on the object itself, which its rule would pass "
+            "by; make it a subclass, which is handled as any layer"
+        )
 
 
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:

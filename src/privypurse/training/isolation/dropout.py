@@ -15,6 +15,7 @@ _DROPOUTS = {
     *(getattr(torch, name + end) for name in _NAMES for end in ("", "_")),
     *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout),
 }
+_RECURRENT = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
 _DROPOUT_OF_ATTENTION = 4  # its place among the arguments of scaled_dot_product_attention
 
 
@@ -43,6 +44,9 @@ class DropoutOff(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             args = (*args[:_DROPOUT_OF_ATTENTION], *(0.0 for _ in args[_DROPOUT_OF_ATTENTION:][:1]), *args[5:])
             options |= {"dropout_p": 0.0} if "dropout_p" in options else {}
+        elif func in _RECURRENT:
+            rate = next(k for k, value in enumerate(args) if isinstance(value, bool)) + 2  # bias, layers, dropout
+            args = (*args[:rate], 0.0, *args[rate + 1 :])
         elif func is F.multi_head_attention_forward:
             options["training"] = False
         return func(*args, **options)

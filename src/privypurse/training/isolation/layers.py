@@ -8,6 +8,7 @@ from torch import nn
 
 from privypurse.errors import InvalidInput
 
+_KNOWN_RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 _OLD = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
 
 
@@ -36,10 +37,10 @@ def _complaint(layer: nn.Module) -> str | None:
             return "max_norm rewrites the rows that were looked up, without noise; leave it out"
         if layer.scale_grad_by_freq:
             return "scale_grad_by_freq divides by how often the whole batch looks a row up; leave it out"
-    if isinstance(layer, nn.RNNBase) and learns and not layer.batch_first:
+    if isinstance(layer, nn.RNNBase) and type(layer) not in _KNOWN_RECURRENT and learns and not layer.batch_first:
         return (
-            "batch_first=False puts time first, but the first dimension must count records: make it with "
-            "batch_first=True and give it (records, time, features)"
+            "batch_first=False puts time first, but of a subclass the first dimension must count records: make it "
+            "with batch_first=True and give it (records, time, features)"
         )
     return _rewritten(layer)
 

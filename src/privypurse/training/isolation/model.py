@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
+from privypurse.training.gradients.rule import Rule
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.dropout import DropoutOff
 from privypurse.training.isolation.memory import Memory, fingerprint
@@ -183,7 +184,8 @@ def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
             raise InvalidInput(
                 f"{name} gives {counts[0]} rows for {records} records and {counts[1]} for {few}: "
                 "the first dimension of what every trainable layer gives must count records. Keep (records, tokens, "
-                "features) instead of (records · tokens, features) or (tokens, records, features), and look up "
+                "features) instead of (records · tokens, features) or (tokens, records, features), make recurrent "
+                "layers that are given records first with batch_first=True, and look up "
                 "positions for every record: table(positions.expand(records, -1))"
             )
 
@@ -206,16 +208,15 @@ def _changed(mine: Tensor, now: Tensor, whole: Tensor, *, one_shape: bool) -> bo
 def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) -> Seen:
     found: Seen = []
 
-    def noting(name: str) -> Callable[..., None]:
+    def noting(name: str, rule: Rule) -> Callable[..., None]:
         def note(module: nn.Module, _: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, tuple) else output
-            found.append((f"layer {name or 'model'} ({type(module).__name__})", first))
+            found.append((f"layer {name or 'model'} ({type(module).__name__})", rule.rows(module, output)))
 
         return note
 
     with ExitStack() as undo:
         for name, module, rule in recorder.layers:
             if rule is not EXPANDED_PARAMETER:
-                undo.enter_context(module.register_forward_hook(noting(name)))
+                undo.enter_context(module.register_forward_hook(noting(name, rule)))
         output = recorder.model(*inputs, **options)
     return found + [("the model", leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]
