@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,9 @@ class PrivateRun:
             accounting.resumed(0, self.steps_taken)
         self.account: Account | None = None
         self._journal_path = None if journal is None else Path(journal)
+        self._name, self._released = self.processes.same(secrets.token_hex(16)), False
+        """By which a saved state is known as this run's; in a ledger the run's id."""
+        self._went_on_from = "", 0  # the name of another run, and how many of its steps are in this one's account
 
     def charge_to(self, ledger: Ledger | Account | None, purpose: str) -> None:
         """Reserve all steps: from now on only those contribute who could pay, and stand by their grant.
@@ -85,6 +89,7 @@ class PrivateRun:
             counted = self.steps_taken if self.source.secure else None  # a seeded run takes its steps again
             ledger = Account(ledger, self.plan, self.processes, self._journal_path, purpose, counted)
         self.account = ledger
+        self._name = self.processes.same(ledger.run_id)
         if self.accounting is not None and self.plan.filter is not None:
             ledger.hold(self.accounting)
         self._leave_out(ledger)
@@ -218,7 +223,7 @@ class PrivateRun:
             self.account.count(step)
         if self.journal is not None:
             self.journal.count(step)  # before anything is released, and never rolled back (rule 10)
-        self.steps_taken = step
+        self.steps_taken, self._released = step, True
         if self.accounting is not None:
             self.accounting.charge(step)
         self._left_out += self._left_now
@@ -249,7 +254,8 @@ class PrivateRun:
     def state_dict(self) -> dict[str, Any]:
         """Where the run is. No generator has a state to save: a seeded one follows from seed and step (rule 10)."""
         individual = None if self.accounting is None else self.accounting.state()
-        return {"steps_taken": self.steps_taken, "plan": self._digest, "seed": self._seed, "individual": individual}
+        where = {"steps_taken": self.steps_taken, "plan": self._digest, "seed": self._seed}
+        return {**where, "run": self._name, "individual": individual}
 
     def load_state_dict(self, state: dict[str, Any], answers_saved: bool = False) -> None:
         """Go on from a saved state; ``answers_saved`` says that it was saved after each answer of a stopping rule.
@@ -269,11 +275,26 @@ class PrivateRun:
             raise InvalidInput(f"the checkpoint was made {how} individual accounting; go on as it began")
         saved = int(state["steps_taken"])
         if self.accounting is not None:
+            self.accounting.require_same(individual)
+            self._require_same_run(state.get("run", ""), saved)
             self.accounting.restore(individual)  # or raise, before anything is changed
         self.clear()
         self.steps_taken = max(saved, self.steps_taken) if self.source.secure else saved
         if self.accounting is not None and self.source.secure:
             self.accounting.resumed(saved, self.steps_taken, answers_saved)
+
+    def _require_same_run(self, name: str, saved: int) -> None:
+        """Raise if what people spent in this run would be replaced by what they spent in another one."""
+        before, steps = self._went_on_from
+        if not self.source.secure or name == self._name:
+            return
+        if not self._released and (self._journal_path is None or self.account is None or not self.steps_taken):
+            self._went_on_from = name, saved
+        elif name != before or saved > steps:
+            raise InvalidInput(
+                "the checkpoint is of another run with this plan, and what people spent in this one, which has taken "
+                f"{self.steps_taken:,} steps, is not in it; load it before the first step, in a run of its own"
+            )
 
     def close(self) -> None:
         """Write the exact number of steps into the journal and let go of it. No step can be taken after that.

@@ -162,8 +162,8 @@ class Accounting(ABC):
             "stopping": self.stopping.state(),
         }
 
-    def restore(self, state: Any) -> None:
-        """Go on from a state, or raise before anything is changed."""
+    def require_same(self, state: Any) -> None:
+        """Raise unless a state is of these data and settings."""
         before, now = state["settings"], self._identity
         if before["data"] != now["data"]:
             raise InvalidInput(
@@ -173,6 +173,10 @@ class Accounting(ABC):
         other = [f"{name} = {before[name]}" for name in now if before[name] != now[name]]
         if other:
             raise InvalidInput(f"the checkpoint was made with {', '.join(other)}; go on with the same")
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state, or raise before anything is changed."""
+        self.require_same(state)
         self._restore(state)
         self._active, self._lost = [*state["active"]], int(state["lost"])
         self.stopping.restore(state["stopping"])
