@@ -72,7 +72,7 @@ class Keeping(torch.optim.SGD):
     """Keeps every gradient that it is given; moves nothing."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model.parameters(), lr=0.0)
+        super().__init__([p for p in model.parameters() if p.requires_grad], lr=0.0)
         self.seen: list[Tensor] = []
 
     def step(self, closure: object = None) -> None:

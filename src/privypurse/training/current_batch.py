@@ -71,21 +71,24 @@ class CurrentBatch:
     def watch(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A forward pass of the model on (a part of) the batch at hand."""
         refuse_around_model()
-        places = self._places_of(inputs, options)
+        places, constants = self._places_of(inputs, options)
         inputs, options = untracked(inputs), untracked(options)
         due = places.size > 1 and self.run.keys.due("model")
         if due:
-            require_isolated(self.run.recorder, inputs, options, places.size)
+            require_isolated(self.run.recorder, inputs, options, places.size, constants)
         drawn = places.drawn
-        this = Pass(places, Tape(places.size, open=lambda: drawn.crossed))
+        this = Pass(places, Tape(places.size, open=lambda: drawn.crossed, constants=constants))
         output = self.run.recorder.forward(this.tape, *inputs, **options)
         if due:
             self.run.recorder.refuse_strangers(output)
         self._passes.append(this)
         return handed(output, places, this.returned)
 
-    def _places_of(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Places:
-        """Whose rows the inputs are; raises unless they are of the batch at hand, and for the first time."""
+    def _places_of(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Places, frozenset[int]]:
+        """Whose rows the inputs are, and the ids of those that are the same for all records.
+
+        Raises unless they are of the batch at hand, and for the first time.
+        """
         places, others = place_of((inputs, options))
         if places is None or self._drawn is None or places.drawn is not self._drawn:
             raise InvalidInput(
@@ -97,7 +100,7 @@ class CurrentBatch:
             if value.requires_grad:
                 raise InvalidInput(FOREIGN)
             self._require_constant(value, places.size)
-        return places
+        return places, frozenset(map(id, others))
 
     def _require_constant(self, value: Tensor, records: int) -> None:
         """Raise for an input with an entry for each record that is not from the loader.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients.layout import COUNT_RECORDS
 from privypurse.training.gradients.numerics import full_precision, never_too_small, square_sum, total_of
 from privypurse.training.gradients.rule import Call, GradientCache
 from privypurse.training.gradients.tape import Recorder, Tape
@@ -43,7 +44,7 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
         if call.output_gradient.shape[0] != tape.records:
             raise InvalidInput(
                 f"layer {call.path} ({type(call.module).__name__}) gave {call.output_gradient.shape[0]} rows for "
-                f"{tape.records} records; the first dimension of what every trainable layer gives must count records"
+                f"{tape.records} records: {COUNT_RECORDS}"
             )
     with full_precision(tape.device):
         if owner is None:
@@ -204,7 +205,8 @@ def per_record_norms(model: nn.Module, loss_fn: Loss, x: Any, y: Any) -> Tensor:
     """The gradient norm of every record's loss with respect to all trainable parameters: float[B].
 
     ``x`` is the model's input, a tuple of several, or a dictionary by name; ``loss_fn(output, y)`` gives one loss a
-    record. No parameter's ``.grad`` is touched.
+    record. No parameter's ``.grad`` is touched. That the model keeps records apart is not asked here, as `train` and
+    `make_private` do.
     """
     return norms(recorded(Recorder(model), loss_fn, x, y)[0])
 
@@ -215,7 +217,7 @@ def clipped_sum(
     """Σᵢ gᵢ · min(1, cᵢ/‖gᵢ‖) by parameter name, and the norms ‖gᵢ‖.
 
     Guarantee: no record contributes more than its clip norm (in float64 too: factors leave a margin), and a record
-    whose gradient is not finite contributes nothing.
+    whose gradient is not finite contributes nothing; if the model keeps records apart, which is not asked here.
     """
     tape, _ = recorded(Recorder(model), loss_fn, x, y)
     found = norms(tape)

@@ -22,6 +22,7 @@ def _tokens(call: Call) -> tuple[Tensor, Tensor]:
 @handles(nn.Embedding)
 class EmbeddingRule(Rule):
     features = -1
+    records_anywhere = True
 
     def settle(self, call: Call) -> None:
         """Nothing is made: norms and sums follow from input and output gradient."""

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients.layout import Constant
 from privypurse.training.gradients.numerics import at_least_float32
 from privypurse.training.gradients.rule import RULES, Call, Rule
 
@@ -29,6 +30,8 @@ class GenericRule(Rule):
     """
 
     whole_module = True
+    takes_all_apart = True
+    records_anywhere = True
     features = 1
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
@@ -36,19 +39,20 @@ class GenericRule(Rule):
         parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
         trained = {name: at_least_float32(parameters[name]) for name in call.names}
         buffers = dict(layer.named_buffers())
-        given, form = tree_flatten(call.inputs)
+        given, form = tree_flatten((call.inputs, call.options))
         batched = [value for value in given if isinstance(value, Tensor)]
         _refuse_shared_tensors(call, batched)
+        dim = call.layout.dim  # where the layer looks for records
 
-        def pulled_back(trained: dict[str, Tensor], back: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
-            tensors = iter(inputs)
-            leaves = [next(tensors).unsqueeze(0) if isinstance(value, Tensor) else value for value in given]
+        def pulled_back(trained: dict[str, Tensor], back: tuple[Tensor, ...], *mine: Tensor) -> Tensor:
+            tensors = iter(mine)
+            leaves = [next(tensors).unsqueeze(dim) if isinstance(value, Tensor) else value for value in given]
+            leaves = [leaf.value if isinstance(leaf, Constant) else leaf for leaf in leaves]
+            inputs, options = tree_unflatten(leaves, form)
             with _OwnStates():
-                output: Any = torch.func.functional_call(
-                    layer, {**parameters, **trained, **buffers}, tree_unflatten(leaves, form), call.options
-                )
+                output: Any = torch.func.functional_call(layer, {**parameters, **trained, **buffers}, inputs, options)
             several = output if isinstance(output, tuple) else (output,)
-            parts = [(one * theirs.unsqueeze(0)).sum() for one, theirs in zip(several, back, strict=False)]
+            parts = [(one * theirs.unsqueeze(dim)).sum() for one, theirs in zip(several, back, strict=False)]
             return torch.stack(parts).sum()
 
         gradient = torch.func.grad(pulled_back)
@@ -71,14 +75,12 @@ def _refuse_shared_tensors(call: Call, batched: list[Tensor]) -> None:
     """Each record runs alone; a tensor that cannot be taken apart by records would bring the others in."""
     records = call.output_gradient.shape[0]
     shared = [value for value in batched if value.shape[:1] != (records,)]
-    shared += [value for value in call.options.values() if isinstance(value, Tensor)]
     if shared:
         raise InvalidInput(
             f"layer {call.path} ({type(call.module).__name__}) was given a tensor of shape "
-            f"{tuple(shared[0].shape)} by keyword, or one that has no entry for each of the "
-            f"{records} records. No rule knows this layer (docs/own-layers.md shows how to write one): pass "
-            "tensors by position, records first, or register them as buffers (and leave out the initial state of "
-            "an RNN: it is zero anyway)"
+            f"{tuple(shared[0].shape)}, which has no entry for each of the {records} records. No rule knows this "
+            "layer (docs/own-layers.md shows how to write one): give it tensors with records first, or register "
+            "them as buffers (and leave out the initial state of an RNN: it is zero anyway)"
         )
 
 

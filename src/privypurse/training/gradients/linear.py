@@ -53,6 +53,7 @@ def _made(a: Tensor, g: Tensor) -> Tensor:
 @handles(nn.Linear)
 class LinearRule(ProductRule):
     features = -1
+    records_anywhere = True
 
     def weight_squares(self, call: Call) -> Tensor:
         """‖Σ_t g_t a_tᵀ‖² for every record."""

@@ -37,6 +37,13 @@ class NormalisationRule(Rule):
         return {name: _summed(layer, each[name]()) for name in call.names}
 
 
+@handles(nn.LayerNorm, nn.RMSNorm)
+class LastDimensionsRule(NormalisationRule):
+    """Over the last dimensions, whatever those before them count."""
+
+    records_anywhere = True
+
+
 def _summed(layer: Any, values: Tensor) -> Tensor:
     """Over all but records and what has a scale of its own: the last dimensions, or channels, which come second."""
     if not isinstance(layer, nn.LayerNorm | nn.RMSNorm):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients.layout import RECORDS_FIRST, Layout
 from privypurse.training.gradients.numerics import at_least_float32, square_sum, weighted_total
 
 _AT_ONCE = 2**28  # elements of temporaries at once on a GPU, which idles between pieces: a gigabyte
@@ -66,6 +67,8 @@ class Call:
     """Whether a gradient may come back now; without, it always may."""
     lent: bool = False
     """Whether inputs were left to autograd until the backward pass, for parts that run again there."""
+    layout: Layout = RECORDS_FIRST
+    """Where the layer has its records. Here they are always first."""
 
     @property
     def output_gradient(self) -> Tensor:
@@ -99,7 +102,7 @@ class Call:
         """Go on with per-example gradients alone. Of inputs and output gradient only the shapes stay."""
         self.kept, self.settled = gradients, True
         self.inputs = tree_map(lambda value: _shape_of(value) if isinstance(value, Tensor) else value, self.inputs)
-        self.gradient, self.other_output_gradients = _shape_of(self.output_gradient), ()
+        self.gradient, self.other_output_gradients, self.options = _shape_of(self.output_gradient), (), {}
 
     def worth_keeping(self, size: int) -> bool:
         """Whether per-example gradients of ``size`` elements are small beside what the tape holds for this call."""
@@ -143,6 +146,10 @@ class Rule(ABC):
 
     whole_module = False
     """Whether the rule answers for the parameters of all submodules too."""
+    takes_all_apart = False
+    """Whether the layer is run again for each record alone; so all tensors that it is given are taken apart."""
+    records_anywhere = False
+    """Whether the layer treats all dimensions but its features alike, so that any of them may count records."""
     features: int | None = None
     """The dimension of the output that counts features, over which no gradient's entry is a sum; None: not known."""
 

@@ -8,7 +8,6 @@ is never computed.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,8 +20,14 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER, takes_expanded_parameters
+from privypurse.training.gradients.expanded_parameters import (
+    EXPANDED_PARAMETER,
+    ExpandedParameterRule,
+    takes_expanded_parameters,
+)
+from privypurse.training.gradients.find_layouts import Layouts, bound, find_layouts
 from privypurse.training.gradients.generic import GENERIC, require_no_draws
+from privypurse.training.gradients.layout import COUNT_RECORDS, RECORDS_FIRST, Layout
 from privypurse.training.gradients.recomputation import (
     Recomputation,
     lend_inputs,
@@ -37,6 +42,7 @@ from privypurse.training.gradients.rule import RULES, Call, InParts, Part, Rule
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
 from privypurse.training.isolation.replaced_records import detached
+from privypurse.training.model_inputs import Given
 from privypurse.training.step_randomness import keyed, seeds
 
 
@@ -60,7 +66,8 @@ class _Tap(torch.autograd.Function):
         if ctx.call.gradient is not None:
             raise InvalidInput("backward was run twice through one forward pass; run the forward pass again")
         take_inputs_back(ctx, ctx.call)
-        ctx.call.gradient, *others = (gradient.detach() for gradient in gradients)
+        _require_records(ctx.call)
+        ctx.call.gradient, *others = ctx.call.layout.to_front([gradient.detach() for gradient in gradients])
         ctx.call.other_output_gradients = tuple(others)
         ctx.call.rule.settle(ctx.call)
         return None, None, *gradients
@@ -96,6 +103,8 @@ class Tape:
     calls: list[Call] = field(default_factory=list)
     open: Callable[[], bool] | None = None
     """Whether gradients may come back now; without, they always may."""
+    constants: frozenset[int] = frozenset()
+    """The ids of inputs that are the same for all records, whatever their shape."""
 
     @property
     def device(self) -> torch.device:
@@ -151,6 +160,18 @@ class Recorder:
         self._recomputation = Recomputation(self._record_again)
         self.runs_again = False
         """Whether parts of the last forward pass run again in its backward pass."""
+        self._layouts: Layouts | None = None
+
+    def find_layouts(self, given: Given, records: int, constants: frozenset[int]) -> None:
+        """Find out where every layer has its records, the first time that there are any."""
+        if self._layouts is None and records:
+            known = (InParts, ExpandedParameterRule)  # who look after that themselves
+            layers = [(module, rule) for module, rule, _ in self._watched if not isinstance(rule, known)]
+            self._layouts = find_layouts(self.model, layers, given, records, constants)
+
+    def layout(self, module: nn.Module) -> Layout:
+        """Where this layer has its records; first if it never ran."""
+        return (self._layouts or {}).get(module, RECORDS_FIRST)
 
     @contextmanager
     def _recording(self, tape: Tape) -> Iterator[None]:
@@ -221,13 +242,18 @@ class Recorder:
         return part
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
+        layout = self.layout(module)
+
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-            if options and not inputs:  # linear(input=x)
-                bound = inspect.signature(module.forward).bind(**options)
-                inputs, options = bound.args, bound.kwargs
-            _refuse_packed(module, inputs)
             refuse_reentrant()
-            call = Call(module, rule, names, tree_map(detached, tuple(inputs)), options)
+            given = bound(module, tuple(inputs), options)
+            _refuse_packed(module, given[0])
+            inputs, options = layout.to_front(layout.marked(tree_map(detached, given)))
+            if layout.one_row and not rule.takes_all_apart:
+                inputs = tuple(layout.for_each(value, tape.records) for value in inputs)
+            call = Call(module, rule, names, inputs, options, layout=layout)
+            if layout.one_row and isinstance(output, Tensor):
+                output = layout.for_each(output, tape.records).contiguous()  # layers behind may work in place
             several = output if isinstance(output, tuple) else (output,)
             count = 2 if isinstance(module, nn.LSTMCell) else 1  # outputs that are watched
             tapped = self._tapped(tape, call, *several[:count])
@@ -242,6 +268,7 @@ class Recorder:
         thawed = next((name for name, value in self._frozen if value.requires_grad), None)
         if thawed is not None:
             raise InvalidInput(f"{thawed} {_STRANGER}")
+        self.find_layouts((inputs, options), tape.records, tape.constants)
         with self._recording(tape), self._keyed():
             output = self.model(*inputs, **options)
         changed = [name for name, version in self._versions().items() if before.get(name) != version]
@@ -338,6 +365,13 @@ def _refuse_replaced(module: nn.Module) -> None:
         raise InvalidInput(
             f"the forward of a {type(module).__name__} was replaced on the object itself, which its rule would pass "
             "by; make it a subclass, which is handled as any layer"
+        )
+
+
+def _require_records(call: Call) -> None:
+    if call.layout.complaint is not None:
+        raise InvalidInput(
+            f"layer {call.path} ({type(call.module).__name__}) {call.layout.complaint}: {COUNT_RECORDS}"
         )
 
 

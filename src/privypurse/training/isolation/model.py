@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
+from privypurse.training.gradients.find_layouts import bound
+from privypurse.training.gradients.layout import COUNT_RECORDS, Constant, Layout
 from privypurse.training.gradients.rule import Rule
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.dropout import DropoutOff
@@ -31,37 +33,48 @@ _SAME_ON_AVERAGE = (1e-3, 1e-4)
 
 _LOUD = 1000.0  # instead of about 1: what a loud record's losses weigh
 
+_MODEL = "the model"
+
 Seen = list[tuple[str, Tensor]]
-"""What every watched layer gave, and the model at the end."""
+"""What every watched layer gave, with one row for all what it got too, and the model at the end."""
 
 
-def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any], records: int) -> None:
+def require_isolated(
+    recorder: Recorder,
+    inputs: tuple[Any, ...],
+    options: dict[str, Any],
+    records: int,
+    constants: frozenset[int] = frozenset(),
+) -> None:
     """Raise if a record gives other rows in some layer when others stand beside it, or leaves something behind.
 
     Two records go through alone: rows are counted, and compared where nothing is drawn. Then half of the records,
     chosen at random, are kept, and the others replaced by copies of them; then the other way round. Rows that were
-    kept must not change, nor what the model holds afterwards. Everything is as in training, without gradients, but
-    for dropout, which is off; whatever else draws, draws the same numbers each time, since shapes are the same. Then
-    gradients, with dropout, whose numbers are the same each time too: what comes back to half of the records must not
-    change when the losses of the others weigh more.
+    kept must not change, nor what the model holds afterwards; one row that a layer gets for all of them is theirs
+    too. Everything is as in training, without gradients, but for dropout, which is off; whatever else draws, draws
+    the same numbers each time, since shapes are the same. Then gradients, with dropout, whose numbers are the same
+    each time too: what comes back to half of the records must not change when the losses of the others weigh more.
+    ``constants`` are the ids of inputs that are the same for all records, whatever their shape.
     """
     if records < 2:
         return
     given = inputs, options
     with torch.no_grad(), DropoutOff() as dropout:
-        trial = _Trial(recorder, given, records, dropout)
-        whole, left = trial.run(given)
+        trial = _Trial(recorder, given, records, constants, dropout)
+        whole, left = trial.run(given, records)
         few = min(2, records - 1)
-        part, _ = trial.run(first_rows(given, few, records))
+        part, _ = trial.run(first_rows(given, few, records, constants), few)
         _require_rows(whole, part, records, few)
         if not trial.draws:
             _require_same_rows(whole, part, torch.arange(few))
         pair = halves(records)
+        copies = any(_copied(rule, recorder.layout(layer)) for _, layer, rule in recorder.layers)
         for kept, others in (pair, pair[::-1]):
-            other, left_now = trial.run(with_others(given, kept, records))
+            other, left_now = trial.run(with_others(given, kept, records, constants), records)
+            _require_rows(other, part, records, few)
             _require_same_rows(whole, other, kept)
             _require_no_memory(left.other_than(left_now))
-            if any(rule is EXPANDED_PARAMETER for _, _, rule in recorder.layers):
+            if copies:
                 _require_own_copies(trial.back(others, 0.0), others)
         kept, others = halves(records)
         quiet, loud = (_came_back(trial, rows) for rows in (others[:0], others))
@@ -71,8 +84,11 @@ def require_isolated(recorder: Recorder, inputs: tuple[Any, ...], options: dict[
 class _Trial:
     """Runs a model again and again from where it is now, with the same numbers whenever it draws."""
 
-    def __init__(self, recorder: Recorder, given: Given, records: int, dropout: DropoutOff) -> None:
+    def __init__(
+        self, recorder: Recorder, given: Given, records: int, constants: frozenset[int], dropout: DropoutOff
+    ) -> None:
         self._recorder, self._given, self._records, self._key = recorder, given, records, os.urandom(32)
+        recorder.find_layouts(given, records, constants)
         self._memory, self._dropout = Memory(recorder.model), dropout
         self._parameters = list(recorder.model.named_parameters())
         self._before = fingerprint(self._parameters)
@@ -80,10 +96,10 @@ class _Trial:
         self.draws = False
         """Whether anything drew numbers so far."""
 
-    def run(self, given: Given) -> tuple[Seen, Memory]:
-        """What the layers gave, and what the model held afterwards."""
+    def run(self, given: Given, records: int) -> tuple[Seen, Memory]:
+        """What the layers got and gave, and what the model held afterwards."""
         try:
-            seen, draws = made_with(self._key, lambda: _seen(self._recorder, *given), self._device)
+            seen, draws = made_with(self._key, lambda: _seen(self._recorder, given, records), self._device)
             self.draws |= draws
             left = Memory(self._recorder.model)
         finally:
@@ -131,16 +147,25 @@ def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
         )
 
 
+def _copied(rule: Rule, layout: Layout) -> bool:
+    """Whether every record has a copy of what all have in common."""
+    return rule is EXPANDED_PARAMETER or layout.one_row
+
+
 def _require_own_copies(tape: Tape, others: Tensor) -> None:
-    """Raise if something came back to these records' copies of a bare parameter, whose losses do not count."""
-    for call in (call for call in tape.finished() if call.rule is EXPANDED_PARAMETER):
-        ((local, name),) = call.names.items()
-        if call.kept[local][others.to(call.output_gradient.device)].any():
-            raise InvalidInput(
-                f"{name} is used by one record for another: while training every record has a copy of a parameter "
-                "whose leading dimension is 1, so let it broadcast over records (x + self.positions, "
-                "self.token.expand(len(x), -1, -1)), and take no row of it"
-            )
+    """Raise if something came back to these records' copies of what all have in common; their losses do not count."""
+    for call in (call for call in tape.finished() if _copied(call.rule, call.layout)):
+        values = list(call.kept.values()) if call.settled else [call.output_gradient]
+        if not any(value[others.to(value.device)].any() for value in values):
+            continue
+        if call.rule is EXPANDED_PARAMETER:
+            what, has = next(iter(call.names.values())), "a parameter whose leading dimension is 1"
+        else:
+            what, has = f"what layer {call.path} gives", "what a layer gives that gets one row for all of them"
+        raise InvalidInput(
+            f"{what} is used by one record for another: while training every record has a copy of {has}, so let it "
+            "broadcast over records (x + self.positions, self.token.expand(len(x), -1, -1)), and take no row of it"
+        )
 
 
 def _require_no_memory(names: list[str]) -> None:
@@ -155,7 +180,7 @@ def _require_no_memory(names: list[str]) -> None:
 def _require_same_rows(whole: Seen, other: Seen, rows: Tensor) -> None:
     """Raise if a layer gives these rows otherwise in the two."""
     others = [name for (name, _), (now, _) in zip(whole, other, strict=False) if name != now]
-    others += ["the model"] if len(whole) != len(other) else []  # which layers ran must be the same, too
+    others += [_MODEL] if len(whole) != len(other) else []  # which layers ran must be the same, too
     name = others[0] if others else _first_changed(whole, other, rows)
     if name is not None:
         raise InvalidInput(
@@ -169,7 +194,7 @@ def _first_changed(whole: Seen, other: Seen, rows: Tensor) -> str | None:
     """The first layer for which these rows, the first ones if ``other`` has no more, are not the same in both."""
     for (name, one), (_, two) in zip(whole, other, strict=False):
         index = rows.to(one.device)
-        if one.shape[:1] < (int(rows[-1]) + 1,) or not one.is_floating_point():
+        if one.shape[:1] < (int(rows[-1]) + 1,) or (name == _MODEL and not one.is_floating_point()):
             continue
         mine, now = one[index], two[index]
         if mine.shape == now.shape and _changed(mine, now, one, one_shape=one.shape == two.shape):
@@ -182,16 +207,14 @@ def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
         if one.shape[:1] != (records,) or other.shape[:1] != (few,):
             counts = [values.shape[0] if values.dim() else 0 for values in (one, other)]
             raise InvalidInput(
-                f"{name} gives {counts[0]} rows for {records} records and {counts[1]} for {few}: "
-                "the first dimension of what every trainable layer gives must count records. Keep (records, tokens, "
-                "features) instead of (records · tokens, features) or (tokens, records, features), make recurrent "
-                "layers that are given records first with batch_first=True, and look up "
-                "positions for every record: table(positions.expand(records, -1))"
+                f"{name} gives {counts[0]} rows for {records} records and {counts[1]} for {few}: {COUNT_RECORDS}"
             )
 
 
 def _changed(mine: Tensor, now: Tensor, whole: Tensor, *, one_shape: bool) -> bool:
     """Whether rows of ``whole`` came out differently, by more than the order of a sum explains."""
+    if not whole.is_floating_point():
+        return not torch.equal(mine, now)
     finite = torch.where(torch.isfinite(whole), whole, 0.0).double()
     apart = (finite - finite[:1]).abs()
     by = torch.where(torch.isfinite(mine) & torch.isfinite(now), mine - now, 0.0).double().abs()
@@ -205,18 +228,27 @@ def _changed(mine: Tensor, now: Tensor, whole: Tensor, *, one_shape: bool) -> bo
     return bool(by.max() > max(of_spread * float(apart.max()), of_largest * float(finite.abs().max())))
 
 
-def _seen(recorder: Recorder, inputs: tuple[Any, ...], options: dict[str, Any]) -> Seen:
+def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
+    """What every layer got and gave, records first, and the model at the end."""
     found: Seen = []
 
-    def noting(name: str, rule: Rule) -> Callable[..., None]:
-        def note(module: nn.Module, _: Any, output: Any) -> None:
-            found.append((f"layer {name or 'model'} ({type(module).__name__})", rule.rows(module, output)))
+    def noting(name: str, rule: Rule) -> Callable[..., Any]:
+        def note(module: nn.Module, inputs: Any, options: Any, output: Any) -> Any:
+            layer, layout = f"layer {name or 'model'} ({type(module).__name__})", recorder.layout(module)
+            given = layout.marked(bound(module, inputs, options))
+            common = [leaf.value for leaf in tree_leaves(given) if isinstance(leaf, Constant)]
+            found.extend((layer, value.expand(records, *value.shape)) for value in common)
+            if layout.one_row and not rule.takes_all_apart:
+                found.append((layer, layout.for_each(given[0][0], records)))
+            output = layout.for_each(output, records)
+            found.append((layer, layout.to_front(rule.rows(module, output))))
+            return output
 
         return note
 
     with ExitStack() as undo:
         for name, module, rule in recorder.layers:
             if rule is not EXPANDED_PARAMETER:
-                undo.enter_context(module.register_forward_hook(noting(name, rule)))
-        output = recorder.model(*inputs, **options)
-    return found + [("the model", leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]
+                undo.enter_context(module.register_forward_hook(noting(name, rule), with_kwargs=True))
+        output = recorder.model(*called_with[0], **called_with[1])
+    return found + [(_MODEL, leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]

@@ -19,20 +19,27 @@ def halves(records: int) -> tuple[Tensor, Tensor]:
     return order[: records // 2].sort().values, order[records // 2 :].sort().values
 
 
-def with_others(values: Any, kept: Tensor, records: int) -> Any:
-    """All that has a row for each record, with the rows that are not kept replaced by copies of kept ones."""
+def with_others(values: Any, kept: Tensor, records: int, constants: frozenset[int] = frozenset()) -> Any:
+    """All that has a row for each record, with the rows that are not kept replaced by copies of kept ones.
+
+    ``constants`` are the ids of tensors that have none, whatever their shape.
+    """
     source = kept[torch.arange(records) % len(kept)]
     source[kept] = kept
-
-    def replaced(value: Any) -> Any:
-        return value.detach()[source.to(value.device)] if counts_records(value, records) else value
-
-    return tree_map(replaced, values)
+    return _taken(values, source, records, constants)
 
 
-def first_rows(values: Any, few: int, records: int) -> Any:
-    """The first few rows of all that has a row for each record."""
-    return tree_map(lambda value: value.detach()[:few] if counts_records(value, records) else value, values)
+def first_rows(values: Any, few: int, records: int, constants: frozenset[int] = frozenset()) -> Any:
+    """The first few rows of all that has a row for each record; the same again where there are not so many."""
+    return _taken(values, torch.arange(few) % records, records, constants)
+
+
+def _taken(values: Any, rows: Tensor, records: int, constants: frozenset[int]) -> Any:
+    def taken(value: Any) -> Any:
+        own = counts_records(value, records) and id(value) not in constants
+        return value.detach()[rows.to(value.device)] if own else value
+
+    return tree_map(taken, values)
 
 
 def detached(value: Any) -> Any:

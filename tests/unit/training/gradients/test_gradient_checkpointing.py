@@ -207,7 +207,7 @@ def test_each_layer_is_on_the_tape_once_and_inputs_are_forgotten_until_the_backw
         recorder, tape = gradients.Recorder(model), gradients.Tape(PEOPLE)
         losses = LOSS(recorder.forward(tape, x), y)
         gc.collect()
-        found = [each() is not None for each in held]
+        found = [each() is not None for each in held[-2:]]  # before, passes asked where records are
         calls = len(tape.calls)
         losses.sum().backward()
         assert len(tape.calls) == len(tape.finished()) == calls == 2 + 3 * 2

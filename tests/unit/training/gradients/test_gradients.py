@@ -460,18 +460,28 @@ def test_a_record_that_is_not_finite_contributes_zero_in_a_generic_layer_too() -
         torch.testing.assert_close(mixed[name], good[name])
 
 
-def test_a_generic_layer_refuses_tensors_that_bring_other_records_in() -> None:
+def test_a_generic_layer_takes_tensors_by_keyword_apart_and_refuses_what_brings_other_records_in() -> None:
     class Masked(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, flat: bool) -> None:
             super().__init__()
-            self.unit = Unit()
+            self.unit, self.flat = Unit(), flat
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.unit(x, mask=(x > 0).double() + 1)
+            mask = (x > 0).double() + 1
+            return self.unit(x, mask=mask.flatten().view(-1, 4)[: len(x)].T if self.flat else mask)
+
+    class Unit(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4))
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return x * self.weight.sin() * (mask if mask.shape == x.shape else mask.T)
 
     x = torch.randn(5, 4, dtype=torch.float64)
-    with pytest.raises(pp.InvalidInput, match="by keyword"):
-        gradients.per_record_norms(Masked().double(), square_loss, x, x)
+    check(Masked(flat=False), x)
+    with pytest.raises(pp.InvalidInput, match=r"layer unit .*\(4, 3\): the first dimension .* must count records"):
+        gradients.per_record_norms(Masked(flat=True).double(), square_loss, x, x)
 
 
 def test_layers_that_mix_records_are_refused_with_the_mend() -> None:

@@ -1,0 +1,148 @@
+"""Where layers have their records, found by passes with different numbers of them.
+
+A dimension that counts records changes as their number does, and no other dimension does. So whatever lengths happen
+to be equal, and though a batch has one record alone, nothing is taken for records that is not.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from privypurse.errors import InvalidInput
+from privypurse.training.gradients.layout import RECORDS_FIRST, Layout
+from privypurse.training.gradients.rule import Rule
+from privypurse.training.isolation.memory import Memory
+from privypurse.training.isolation.replaced_records import first_rows
+from privypurse.training.model_inputs import Given
+from privypurse.training.step_randomness import borrowed
+
+_MANY, _FEW = 3, 2  # records in the two passes; a single one may be squeezed away
+
+Layouts = dict[nn.Module, Layout]
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """Of one call of a layer: of what its rule takes apart by records, and of its output."""
+
+    inputs: tuple[torch.Size, ...]
+    output: torch.Size
+
+
+def bound(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Given:
+    """By position what was given by keyword alone, as in linear(input=x)."""
+    if inputs or not options:
+        return inputs, options
+    found = inspect.signature(layer.forward).bind(**options)
+    return found.args, found.kwargs
+
+
+def find_layouts(
+    model: nn.Module, layers: Iterable[tuple[nn.Module, Rule]], given: Given, records: int, constants: frozenset[int]
+) -> Layouts:
+    """Of each layer that runs, from passes of some of these records. The model is afterwards what it was.
+
+    ``constants`` are the ids of inputs that are the same for all records. Where layers give one row for all, the
+    layers behind them get one for each record while training; so these are asked again, as it will be then.
+    """
+    rules, found, memory = dict(layers), Layouts(), Memory(model)
+    device = next(model.parameters()).device
+    with torch.no_grad(), borrowed(device):
+        while True:
+            noted = []
+            for some in (_MANY, _FEW):
+                try:
+                    noted.append(_noted(model, rules, found, first_rows(given, some, records, constants), some))
+                finally:
+                    memory.restore()
+            many, few = noted
+            now = {layer: _layout(rules[layer], calls, few.get(layer, [])) for layer, calls in many.items()}
+            spread = {layer for layer, each in found.items() if each.one_row}
+            more = {layer for layer, each in now.items() if each.one_row} - spread
+            found = {layer: replace(each, one_row=each.one_row or layer in spread) for layer, each in now.items()}
+            if not more:
+                return found
+
+
+def _noted(
+    model: nn.Module, rules: dict[nn.Module, Rule], known: Layouts, given: Given, records: int
+) -> dict[nn.Module, list[_Shapes]]:
+    """The shapes of every layer's calls, each with a row for each record where it is known to give one for all."""
+    noted: dict[nn.Module, list[_Shapes]] = {}
+
+    def note(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(first, Tensor):
+            taken = _taken_apart(rules[layer], bound(layer, inputs, options))
+            noted.setdefault(layer, []).append(_Shapes(taken, first.shape))
+        return known.get(layer, RECORDS_FIRST).for_each(output, records)
+
+    with ExitStack() as undo:
+        for layer in rules:
+            undo.enter_context(layer.register_forward_hook(note, with_kwargs=True))
+        try:
+            model(*given[0], **given[1])
+        except Exception as error:
+            if not known or isinstance(error, InvalidInput):
+                raise
+            spread = [name for name, layer in model.named_modules() if layer in known and known[layer].one_row]
+            raise InvalidInput(
+                f"{', '.join(spread[:3])}: such a layer gives one row for all records, and while training a row for "
+                "each, (records, ...) instead of (1, ...). The model does not go on from there, as the error above "
+                "says: let what it gives broadcast over records (x + output, output.expand(len(x), -1, -1)), without "
+                "repeat and without taking a row of it"
+            ) from error
+    return noted
+
+
+def _taken_apart(rule: Rule, given: Given) -> tuple[torch.Size, ...]:
+    """The shapes of all tensors that the layer is given, or of the first where its rule asks for no other."""
+    some = tree_leaves(given) if rule.takes_all_apart else given[0][:1]
+    return tuple(value.shape for value in some if isinstance(value, Tensor))
+
+
+def _layout(rule: Rule, many: list[_Shapes], few: list[_Shapes]) -> Layout:
+    """Of a layer, from its calls in the two passes."""
+    found = {_of_call(rule, *pair) for pair in zip(many, few, strict=False)}
+    refused = [each for each in found if each.complaint is not None]
+    if refused:
+        return refused[0]
+    dims, constants = {each.dim for each in found}, {each.constants for each in found}
+    one_row = any(each.one_row for each in found)
+    if len(dims) > 1 or len(constants) > 1 or (one_row and dims != {0}):
+        return Layout(complaint="has records in different places in several calls")
+    return Layout(max(dims, default=0), one_row, frozenset().union(*constants))
+
+
+def _of_call(rule: Rule, many: _Shapes, few: _Shapes) -> Layout:
+    pairs = list(zip(many.inputs, few.inputs, strict=False))
+    inputs, output = [_counting(*pair) for pair in pairs], _counting(many.output, few.output)
+    # The same whatever the number of records: (1, records, ...) is not, though it has one row.
+    alike = {number for number, (one, other) in enumerate(pairs) if one == other}
+    one_row = many.output == few.output and many.output[:1] == (1,)
+    if rule.takes_all_apart:
+        taken, constants = [dims for number, dims in enumerate(inputs) if number not in alike], frozenset(alike)
+    else:
+        taken, constants = [] if one_row and all(one[:1] == (1,) for one in many.inputs) else inputs, frozenset()
+    common = {0} if one_row else output
+    common = common.intersection(*taken) if taken or not rule.takes_all_apart or one_row else set()
+    if common and (0 in common or rule.records_anywhere):
+        return Layout(min(common), one_row, constants)
+    rows = [shape[0] if shape else 0 for shape in (many.output, few.output)]
+    given = " and ".join(str(tuple(shape)) for shape in many.inputs) or "no tensor"
+    return Layout(complaint=f"gives {rows[0]} rows for {_MANY} records and {rows[1]} for {_FEW}, of {given}")
+
+
+def _counting(many: torch.Size, few: torch.Size) -> set[int]:
+    """The dimensions that count records."""
+    if len(many) != len(few):
+        return set()
+    return {dim for dim, pair in enumerate(zip(many, few, strict=True)) if pair == (_MANY, _FEW)}
