@@ -137,6 +137,7 @@ class CapturedSteps:
         nobody, inputs, label = self._gathered()
         if check:
             require_isolated(self._run.recorder, inputs, {}, label.shape[0])
+            self._run.require_true_gradients((inputs, {}), label.shape[0])
         tape, losses = recorded(self._run.recorder, self._loss_fn, inputs, label, check)
         self._run.add(tape, self._places)
         self._loss.copy_(losses.masked_fill(nobody, 0.0).sum() / (~nobody).sum().clamp(min=1))

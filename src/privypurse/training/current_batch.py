@@ -76,6 +76,7 @@ class CurrentBatch:
         due = places.size > 1 and self.run.keys.due("model")
         if due:
             require_isolated(self.run.recorder, inputs, options, places.size, constants)
+        self.run.require_true_gradients((inputs, options), places.size, constants)
         drawn = places.drawn
         this = Pass(places, Tape(places.size, open=lambda: drawn.crossed, constants=constants))
         output = self.run.recorder.forward(this.tape, *inputs, **options)

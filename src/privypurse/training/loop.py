@@ -300,6 +300,7 @@ def _add(run: PrivateRun, loss_fn: Loss, inputs: Inputs, label: Any, batch: Batc
     due = batch.records.size > 1 and run.keys.due("model")
     if due:
         require_isolated(run.recorder, *arguments(inputs), batch.records.size)
+    run.require_true_gradients(arguments(inputs), batch.records.size)
     tape, losses = recorded(run.recorder, loss_fn, inputs, label, due)
     run.add(tape, *batch.places(run.setup))
     return losses[: batch.real]

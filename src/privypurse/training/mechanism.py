@@ -18,10 +18,12 @@ from privypurse.arrays import FloatArray
 from privypurse.errors import InvalidInput, PlanExhausted
 from privypurse.randomness import SeededRandomness
 from privypurse.training.gradients import Tape, clip_factors, norms, sums
+from privypurse.training.gradients.check_model import require_true_gradients
 from privypurse.training.grid_noise import pieces
 from privypurse.training.individual.accounting import Accounting
 from privypurse.training.journal import Journal
 from privypurse.training.ledger_account import Account, require_journal
+from privypurse.training.model_inputs import Given
 from privypurse.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class PrivateRun:
         self._static = False
         self._left_now, self._left_out = torch.zeros((2,), dtype=torch.int64, device=self.device)
         self._digest = self.plan.digest()
-        self._closed, self._process = False, os.getpid()
+        self._closed, self._process, self._compared = False, os.getpid(), False
         self._one_at_a_time, self._under_way = threading.RLock(), 0
         if self.processes.same(self._digest) != self._digest:
             raise InvalidInput("the processes have different plans; give all of them the same")
@@ -167,6 +169,12 @@ class PrivateRun:
                 f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets. One pass "
                 "over the loader is the whole run: there is no loop over epochs around it"
             )
+
+    def require_true_gradients(self, given: Given, records: int, constants: frozenset[int] = frozenset()) -> None:
+        """Once, before the first step: compare what a step adds up with autograd, on records made up in this form."""
+        if not self._compared:
+            require_true_gradients(self.recorder, given, records, constants)
+        self._compared = True
 
     def clear(self) -> None:
         """Forget what was added since the last release: it belongs to no step."""

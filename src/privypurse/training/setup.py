@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from privypurse.errors import InvalidInput, Unsupported
+from privypurse.errors import InvalidInput, PrivyPurseWarning, Unsupported
 from privypurse.plans import Plan
 from privypurse.randomness import randomness
 from privypurse.training.distributed import Processes
@@ -74,4 +75,17 @@ def _held(recorder: Recorder, optimizer: torch.optim.Optimizer) -> dict[str, nn.
             f"the optimizer holds {strangers} parameters that are frozen or not the model's; make it anew from "
             "[p for p in model.parameters() if p.requires_grad]"
         )
+    _warn_of_missing([name for name in recorder.trainable if name not in parameters])
     return parameters
+
+
+def _warn_of_missing(names: list[str]) -> None:
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(
+            f"{', '.join(names[:3])}{more} can be trained, but the optimizer does not hold them: they will never "
+            "move, and yet their gradients count in what is clipped. Give them to the optimizer, or freeze them: "
+            "requires_grad_(False)",
+            PrivyPurseWarning,
+            stacklevel=5,
+        )

@@ -148,4 +148,4 @@ def watch_again(undo: ExitStack, layer: nn.Module, parameters: list[nn.Parameter
     undo.enter_context(layer.register_forward_pre_hook(before))
     # Checkpointing stops a part by an exception once it has all that it needs.
     undo.enter_context(layer.register_forward_hook(after, always_call=True))
-    undo.enter_context(layer.register_forward_hook(tap, with_kwargs=True))
+    undo.enter_context(layer.register_forward_hook(tap, prepend=True, with_kwargs=True))

@@ -122,8 +122,10 @@ def watched_layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn
     # The weight of a parametrised layer is made of what lies in modules inside.
     whole = parametrize.is_parametrized(model) or (rule is not None and rule.whole_module)
     own = [parameter for parameter in model.parameters(recurse=whole) if parameter.requires_grad]
-    if own:
-        rule = rule or (EXPANDED_PARAMETER if takes_expanded_parameters(model, own) else GENERIC)
+    listed = _in_lists(model)
+    if own or listed:
+        expanded = not listed and takes_expanded_parameters(model, own)
+        rule = rule or (EXPANDED_PARAMETER if expanded else GENERIC)
         if rule.whole_module:
             require_known_apart(model.named_modules(), prefix)
         if rule is GENERIC:
@@ -133,6 +135,12 @@ def watched_layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn
             return
     for name, child in model.named_children():
         yield from watched_layers(child, f"{prefix}.{name}" if prefix else name)
+
+
+def _in_lists(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters in lists and dictionaries of a module: it uses them itself, since these are never called."""
+    lists = [child for child in model.children() if isinstance(child, nn.ParameterDict | nn.ParameterList)]
+    return [parameter for child in lists for parameter in child.parameters() if parameter.requires_grad]
 
 
 class Recorder:
@@ -187,7 +195,7 @@ class Recorder:
                     _run_in_parts(undo, module, partial(rule.run, module, self._part(tape, module, names)))
                 else:
                     hook = self._hook(tape, module, rule, names)
-                    undo.enter_context(module.register_forward_hook(hook, with_kwargs=True))
+                    undo.enter_context(module.register_forward_hook(hook, prepend=True, with_kwargs=True))
             yield
 
     def _record_again(self, undo: ExitStack, records: int) -> None:

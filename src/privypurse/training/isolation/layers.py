@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from torch import nn
@@ -9,6 +10,11 @@ from torch import nn
 from privypurse.errors import InvalidInput
 
 _KNOWN_RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
+# Of bitsandbytes, GPTQ, AWQ, AQLM, EETQ, HQQ and torchao, and the layers that peft puts around them: known by their
+# names, since none of these packages has to be there.
+_FEW_BITS = re.compile(
+    "4bit|8bit|GPTQ|A[wW][qQ]Lora|WQLinear|A[qQ][lL][mM]|E[eE][tT][qQ]|H[qQ][qQ]|Torchao|QuantLinear|QuantizedLinear"
+)
 _OLD = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
 
 
@@ -42,7 +48,25 @@ def _complaint(layer: nn.Module) -> str | None:
             "batch_first=False puts time first, but of a subclass the first dimension must count records: make it "
             "with batch_first=True and give it (records, time, features)"
         )
-    return _rewritten(layer)
+    return _of_few_bits(layer) or _rewritten(layer)
+
+
+def _of_few_bits(layer: nn.Module) -> str | None:
+    """Weights of 4 or 8 bits, frozen ones too, and DoRA."""
+    names = [kind.__name__ for kind in type(layer).__mro__]
+    weight = getattr(layer, "weight", None)
+    if any(map(_FEW_BITS.search, names)) or (isinstance(weight, nn.Parameter) and not weight.is_floating_point()):
+        return (
+            "its weights are held in few bits, in a format whose kernels are not known to keep records apart (those "
+            "of 8 bits choose outliers by the whole batch). Load the model without quantization, in bfloat16 or "
+            "float32: adapters (LoRA) save memory there too"
+        )
+    if any(name.startswith("Dora") for name in names):
+        return (
+            "DoRA (LoRA with a learned magnitude) divides by a norm of its own weights in a way that no layer rule "
+            "sees; make the adapter with use_dora=False"
+        )
+    return None
 
 
 def _rewritten(layer: nn.Module) -> str | None:
