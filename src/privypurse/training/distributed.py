@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from privypurse.arrays import FloatArray
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, Unsupported
 
 T = TypeVar("T")
 
@@ -71,9 +71,31 @@ class Processes:
         return box[0]
 
 
+_SHARDING = ("torch.distributed.fsdp", "torch.distributed._composable", "deepspeed", "fairscale")
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside of torch.compile or DistributedDataParallel; neither's own backward pass is used here."""
+    """The model inside of torch.compile or DistributedDataParallel; neither's own backward pass is used here.
+
+    Raises where it is spread over processes or GPUs.
+    """
     wrappers = nn.parallel.DistributedDataParallel, torch._dynamo.eval_frame.OptimizedModule
     while isinstance(model, wrappers):
         model = model.module if isinstance(model, wrappers[0]) else model._orig_mod
+    for name, module in model.named_modules():
+        for kind in type(module).__mro__:
+            if kind.__module__.startswith(_SHARDING) or kind is nn.DataParallel:
+                _refuse_sharded(f"{name or 'the model'} is a {kind.__name__} ({kind.__module__})")
+    for name, parameter in model.named_parameters():
+        kinds = {kind.__name__ for kind in type(parameter.data).__mro__}
+        if "DTensor" in kinds or hasattr(parameter, "ds_id"):  # tensor parallelism; DeepSpeed's ZeRO-3
+            _refuse_sharded(f"{name} is spread over processes")
     return model
+
+
+def _refuse_sharded(what: str) -> None:
+    raise Unsupported(
+        f"{what}, but a record's norm is over all parameters, so every process needs one whole model. Give the model "
+        "itself: under torchrun each process keeps its own (DistributedDataParallel around it is fine), and "
+        "max_physical_batch, gradient checkpointing or adapters (LoRA) save memory"
+    )

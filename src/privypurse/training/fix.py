@@ -126,8 +126,9 @@ class Attention(nn.Module):
         """Both masks as one that is added to the scores, (records, heads or 1, queries, keys)."""
         total: Tensor | None = None
         if attention is not None:
-            shape = attention.shape if attention.dim() == 2 else (q.shape[0], self.num_heads, *attention.shape[1:])
-            total = _added(attention, q).reshape(shape)
+            several = attention.shape[0] // self.num_heads if attention.dim() == 3 else 1
+            heads = self.num_heads if attention.dim() == 3 else 1
+            total = _added(attention, q).reshape(several, heads, *attention.shape[-2:])
         if padding is not None:
             keys = _added(padding, q)[:, None, None, :]
             total = keys if total is None else total + keys

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import socket
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -180,6 +181,46 @@ def _wrapped(rank: int) -> None:
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
     assert optimizer.steps_taken == 3
+
+
+class Output(OrderedDict):
+    """Like a Hugging Face model's: a dictionary whose entries are attributes too."""
+
+    def __init__(self, **entries: Any) -> None:
+        super().__init__(entries)
+        self.__dict__.update(entries)
+
+
+class Wordy(nn.Module):
+    """Takes its input by name and gives more than logits."""
+
+    def __init__(self, inner: nn.Sequential) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input_ids: torch.Tensor, labels: Any = None) -> Output:
+        hidden = self.inner[1](self.inner[0](input_ids))
+        return Output(loss=labels, logits=self.inner[2](hidden), hidden_states=(input_ids, hidden))
+
+
+def _with_outputs(rank: int, wrapped: bool) -> list[torch.Tensor]:
+    dataset, plan, inner = data(40), planned(40, 3, 40), Wordy(network(0))
+    given = nn.parallel.DistributedDataParallel(inner) if wrapped else inner
+    sgd = torch.optim.SGD(inner.parameters(), lr=0.5)
+    model, optimizer, loader = pp.make_private(given, sgd, dataset, plan, seed=1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(input_ids=x).logits, y).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in inner.parameters()]
+
+
+def test_a_model_in_ddp_whose_output_is_an_object_takes_the_same_steps(tmp_path: Path) -> None:
+    (first, second), (plain, _) = (together(tmp_path, _with_outputs, wrapped) for wrapped in (True, False))
+    assert all(map(torch.equal, first, second))
+    assert all(map(torch.equal, first, plain))
+    start = [parameter.detach() for parameter in network(0).parameters()]
+    assert not any(map(torch.equal, first, start))
 
 
 def followed(rank: int, plans: list[pp.Plan], dataset: TensorDataset) -> list[Any]:

@@ -336,16 +336,19 @@ def test_a_frozen_batch_norm_in_evaluation_mode_is_fine() -> None:
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("masked", [False, True])
-def test_fix_replaces_attention_by_an_equal_one(batch_first: bool, masked: bool) -> None:
+@pytest.mark.parametrize("masked", [(), ("padding",), ("causal",), ("padding", "causal"), ("by head",)])
+def test_fix_replaces_attention_by_an_equal_one(batch_first: bool, masked: tuple[str, ...]) -> None:
     torch.manual_seed(0)
     layer = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=batch_first).eval()
     fixed = pp.fix(layer)
     x = torch.randn(5, 7, 8) if batch_first else torch.randn(7, 5, 8)
     options = {}
-    if masked:
+    if "padding" in masked:
         options["key_padding_mask"] = torch.arange(7).expand(5, 7) >= torch.tensor([7, 3, 5, 1, 6])[:, None]
+    if "causal" in masked:
         options["attn_mask"] = torch.triu(torch.ones(7, 7, dtype=torch.bool), diagonal=1)
+    if "by head" in masked:
+        options["attn_mask"] = torch.randn(10, 7, 7)
     for need in (True, False):
         ours, weights = fixed(x, x, x, need_weights=need, **options)
         theirs, expected = layer(x, x, x, need_weights=need, **options)

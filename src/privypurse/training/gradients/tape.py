@@ -20,6 +20,7 @@ from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients.as_written import AsWritten
 from privypurse.training.gradients.expanded_parameters import (
     EXPANDED_PARAMETER,
     ExpandedParameterRule,
@@ -152,6 +153,7 @@ class Recorder:
         """Where keys of what is random in a forward pass come from; without, it draws as it would anyway."""
         found = {id(module): (name, module, rule) for name, module, rule in watched_layers(model)}
         self.layers: list[tuple[str, nn.Module, Rule]] = list(found.values())  # a layer with two parents once
+        self.as_written = AsWritten(model)
         self._parameters = list(model.named_parameters())
         names = {id(parameter): name for name, parameter in self._parameters}
         self._watched = [(module, rule, _own(module, rule, names)) for _, module, rule in self.layers]
@@ -200,6 +202,7 @@ class Recorder:
 
     def _record_again(self, undo: ExitStack, records: int) -> None:
         """What runs now runs as in `_recording`, onto a tape that nobody reads."""
+        undo.enter_context(self.as_written())
         nowhere = Tape(records, open=no_gradient_comes)
         for module, rule, names in self._watched:
             if rule is EXPANDED_PARAMETER:
@@ -276,9 +279,10 @@ class Recorder:
         thawed = next((name for name, value in self._frozen if value.requires_grad), None)
         if thawed is not None:
             raise InvalidInput(f"{thawed} {_STRANGER}")
-        self.find_layouts((inputs, options), tape.records, tape.constants)
-        with self._recording(tape), self._keyed():
-            output = self.model(*inputs, **options)
+        with self.as_written():
+            self.find_layouts((inputs, options), tape.records, tape.constants)
+            with self._recording(tape), self._keyed():
+                output = self.model(*inputs, **options)
         changed = [name for name, version in self._versions().items() if before.get(name) != version]
         if changed:
             raise InvalidInput(

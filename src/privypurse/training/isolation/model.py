@@ -59,7 +59,7 @@ def require_isolated(
     if records < 2:
         return
     given = inputs, options
-    with torch.no_grad(), DropoutOff() as dropout:
+    with torch.no_grad(), recorder.as_written(), DropoutOff() as dropout:
         trial = _Trial(recorder, given, records, constants, dropout)
         whole, left = trial.run(given, records)
         few = min(2, records - 1)
