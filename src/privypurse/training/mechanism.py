@@ -87,6 +87,19 @@ class PrivateRun:
         """
         if ledger is None:
             return
+        with self._let_go_if_refused():
+            self._charge_to(ledger, purpose)
+
+    @contextmanager
+    def _let_go_if_refused(self) -> Iterator[None]:
+        """Nobody else could close a run that was refused, and whoever settles it has to hold its journal."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _charge_to(self, ledger: Ledger | Account, purpose: str) -> None:
         if not isinstance(ledger, Account):
             counted = self.steps_taken if self.source.secure else None  # a seeded run takes its steps again
             ledger = Account(ledger, self.plan, self.processes, self._journal_path, purpose, counted)
@@ -102,7 +115,8 @@ class PrivateRun:
     def require_open(self) -> None:
         """Raise if the run is settled in its ledger, and has steps left."""
         if self.account is not None:
-            self.account.require_open(self.steps_left)
+            with self._let_go_if_refused():
+                self.account.require_open(self.steps_left)
 
     def _leave_out(self, account: Account) -> None:
         taking_part = torch.as_tensor(np.append(account.takes_part, False), device=self.device)

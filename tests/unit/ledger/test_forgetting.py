@@ -101,3 +101,16 @@ def test_a_history_that_only_hid_entries_would_lose_what_was_spent(
     hidden = history._without_what_is_forgotten
     monkeypatch.setattr(history, "_without_what_is_forgotten", lambda events, columns: hidden(events, columns)[1:])
     assert ledger.receipt("a").used == 0 < whole
+
+
+def test_a_run_that_began_while_somebody_was_out_and_ended_later_is_not_shown(ledger: pp.Ledger) -> None:
+    """They were listed, and paid nothing: what lies between two consents is not shown, and breaks no receipt."""
+    lived(ledger)
+    ledger.recover("run-2")
+    ledger.forget(["a"])
+    ledger.reserve("run-3", ledger.members(["a", "b"]), np.array([[1, 1, 1]]), [0, 0], purpose="tumours")
+    ledger.join(["a"], 1.0)
+    ledger.recover("run-3")
+    assert [(event.kind, event.run) for event in ledger.history("a")] == [("forget", None), ("consent", None)]
+    assert shown(ledger, "a") == set()
+    assert ledger.receipt("b").uses[-1].charged == 1

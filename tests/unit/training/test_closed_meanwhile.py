@@ -19,7 +19,7 @@ import privypurse as pp
 from ledger_tools import DELTA, EPSILONS, charged, new_ledger, step_cost
 from privypurse.training.begun_steps import BegunSteps
 from privypurse.training.grid_noise import GridNoise
-from privypurse.training.ledger_account import Account
+from privypurse.training.ledger_account import Account, recover
 from privypurse.training.mechanism import PrivateRun
 from training_tools import LOSS
 
@@ -204,3 +204,22 @@ def test_steps_that_were_given_back_are_counted_no_more(tmp_path):
     world.go_on(lambda optimizer: seen.append(optimizer._current_batch.run.account._begun_steps))
     with pytest.raises(pp.InvalidInput, match="given back"):
         seen[0].count(1)
+
+
+def test_a_run_that_is_refused_lets_go_of_its_journal(tmp_path, monkeypatch):
+    """Nobody has an optimizer to close, and the command that settles it needs the journal."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    world = World(tmp_path, journal=True, individual=False)
+    with pytest.raises(KeyboardInterrupt):
+        world.go_on(lambda optimizer: at_step(monkeypatch, (Account, "poll"), interrupt))
+    monkeypatch.undo()
+    (tmp_path / "steps.anchor").unlink()
+    with pytest.raises(pp.InvalidInput, match="is gone"):
+        world.go_on()
+    assert recover(tmp_path / "steps", world.ledger) >= world.released
+    with pytest.raises(pp.InvalidInput, match=r"is settled|is gone"):
+        world.go_on()
+    assert recover(tmp_path / "steps", world.ledger) >= world.released

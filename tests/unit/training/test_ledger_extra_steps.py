@@ -121,6 +121,23 @@ def test_the_reservation_stops_people_at_the_step_that_it_does_not_pay_for(ledge
     assert (after[stopped] > held[stopped]).any(axis=1).all()
 
 
+def test_who_cannot_pay_for_the_fixed_steps_any_more_takes_no_part(ledger):
+    """A plan may be older than what was charged since: the filter asks nobody about fixed steps."""
+    plan, poor = planned(ledger), np.arange(N) < N // 2
+    limits = np.array([rung.limit for rung in ledger.rungs])
+    most = np.minimum.accumulate(limits[::-1])[::-1] * 999 // 1000
+    ledger.charge("since", ledger.members(IDS[poor]), most[None], np.zeros(poor.sum(), dtype=int), at_most=None)
+    before, left = charged(ledger, IDS), ledger.room(ledger.members(IDS)) * UNIT
+    fixed = np.zeros((N, 11), dtype=int)
+    fixed[:, 10] = STEPS
+    assert (owed(ledger, plan, fixed)[poor] > left[poor]).any(axis=1).all()
+    done = trained(ledger, plan, data(9.0))
+    assert not done.spending.meter.counts[poor, 1:].any()
+    have = charged(ledger, IDS) - before
+    assert not have[poor].any()
+    assert (have[~poor] >= owed(ledger, plan, fixed)[~poor] * (1 - 1e-9)).all()
+
+
 def test_reserved_is_the_cap_or_what_is_left_and_the_rest_comes_back(ledger):
     poor = np.arange(N) % 2 == 0
     limits = np.array([rung.limit for rung in ledger.rungs])
