@@ -35,22 +35,39 @@ def uses_of(tape: Tape) -> Uses:
     return dict(uses)
 
 
+def _join(tape: Tape) -> None:
+    """Several uses of the same parameters become one where their rule can say it as one: a cell in a loop."""
+    alike: dict[Any, list[Call]] = defaultdict(list)
+    for call in tape.finished():
+        alike[call.rule, *sorted(call.names.items())].append(call)
+    for calls in alike.values():
+        whole = calls[0].rule.joined(calls) if len(calls) > 1 else None
+        if whole is not None:
+            taken = set(map(id, calls))
+            tape.calls = [whole, *(call for call in tape.calls if id(call) not in taken)]
+
+
 def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> Tensor:
     """The gradient norm of every record, or of every unit where ``owner`` says which unit a record belongs to."""
+    _require_rows(tape)
+    _join(tape)
     uses = uses_of(tape)
     if not uses:
         raise InvalidInput("no gradient came back to any trainable layer; was loss.backward() called?")
+    with full_precision(tape.device):
+        if owner is None:
+            return _norms(tape, uses)
+        assert units is not None
+        return _of_units(tape, uses, owner, units)
+
+
+def _require_rows(tape: Tape) -> None:
     for call in tape.finished():
         if call.output_gradient.shape[0] != tape.records:
             raise InvalidInput(
                 f"layer {call.path} ({type(call.module).__name__}) gave {call.output_gradient.shape[0]} rows for "
                 f"{tape.records} records: {COUNT_RECORDS}"
             )
-    with full_precision(tape.device):
-        if owner is None:
-            return _norms(tape, uses)
-        assert units is not None
-        return _of_units(tape, uses, owner, units)
 
 
 def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:

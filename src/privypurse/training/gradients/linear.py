@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -54,6 +55,12 @@ def _made(a: Tensor, g: Tensor) -> Tensor:
 class LinearRule(ProductRule):
     features = -1
     records_anywhere = True
+
+    def joined(self, calls: list[Call]) -> Call:
+        """One use over the tokens of all."""
+        inputs = torch.cat([_by_token(call.inputs[0]) for call in calls], dim=1)
+        gradient = torch.cat([_by_token(call.output_gradient) for call in calls], dim=1)
+        return replace(calls[0], inputs=(inputs,), gradient=gradient)
 
     def weight_squares(self, call: Call) -> Tensor:
         """‖Σ_t g_t a_tᵀ‖² for every record."""

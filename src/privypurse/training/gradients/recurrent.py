@@ -37,6 +37,10 @@ class OwnPlacesRule(LinearRule):
     Bounds of rounding, and the way to a norm, go by the record's own places: how many others have changes nothing.
     """
 
+    def joined(self, calls: list[Call]) -> Call:
+        whole = super().joined(calls)
+        return replace(whole, inputs=(*whole.inputs, torch.stack([call.inputs[1] for call in calls]).sum(dim=0)))
+
     def weight_squares(self, call: Call) -> Tensor:
         squares = []
         for some in call.chunks(2 * call.inputs[0].shape[-1] * call.output_gradient.shape[-1]):

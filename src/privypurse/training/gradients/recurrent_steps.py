@@ -76,7 +76,8 @@ class Walk:
     def cleared(self, values: Tensor) -> Tensor:
         """The values with zeros, written into them, in all places that a record does not have."""
         for place, n in enumerate(self.counts):
-            values[place, n:] = 0
+            if n < values.shape[1]:
+                values[place, n:] = 0
         return values
 
 

@@ -199,6 +199,10 @@ class Rule(ABC):
         width = call.output_gradient.shape[self.features] if several else 1  # type: ignore[index]
         return max(1, call.output_gradient[0].numel() // max(1, width))
 
+    def joined(self, calls: list[Call]) -> Call | None:
+        """Several uses of the same parameters as one, over the terms of all of them; None if that cannot be said."""
+        return None
+
     def rows(self, module: nn.Module, output: Any) -> Tensor:
         """What the layer gives, or the first of it, records first."""
         first: Tensor = output[0] if isinstance(output, tuple) else output

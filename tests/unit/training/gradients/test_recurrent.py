@@ -155,6 +155,48 @@ def test_a_layer_used_twice_and_written_into() -> None:
     check(Twice().double(), (x,), torch.randn(4, 15, dtype=torch.float64))
 
 
+class PackedTwice(nn.Module):
+    """The same over packed sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(3, 3, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return torch.cat([each.flatten(1) for each in self.layer(self.layer(packed)[0])[1]], dim=1)
+
+
+class Cells(nn.Module):
+    """A cell in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(3, 3)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        state = None
+        for place in x.unbind(1):
+            state = self.cell(place, state)
+        return state
+
+
+@pytest.mark.parametrize("kind", [PackedTwice, Cells])
+def test_many_uses_are_counted_as_one_over_all_places(kind: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, x = kind().double(), (torch.randn(5, 6, 3, dtype=torch.float64), LENGTHS)
+    target = torch.randn(5, 3, dtype=torch.float64)
+    check(model, x, target)
+    check(model, x, target, owner=torch.tensor([0, 0, 1, 2, 2]))
+    tape = Tape(5)
+    loss(Recorder(model).forward(tape, *x), target).sum().backward()
+    assert len(tape.calls) > 2
+    norms(tape)
+    assert sorted(name for call in tape.calls for name in call.names.values()) == sorted(
+        name for name, _ in model.named_parameters()
+    )
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn"])
 def test_masks_of_dropout_between_layers_are_those_of_the_pass(kind: str) -> None:
     """With the same seed they are torch's own, so each record's gradient is that of its loss in torch's pass."""
