@@ -269,9 +269,10 @@ class Ledger(OpenLedger):
     ) -> bool:
         """Charge releases that were made without the ledger; whoever does not hold all of it is left with nothing.
 
-        False, and nothing is done, where the ledger has this ``run_id`` already. Nobody is passed over, whether they
-        have left, or owe more than ``at_most``; a run that is open and lists some of them has to be settled first.
-        ``charges`` is public, and ``at_most`` has to be known beforehand: nothing tells whether somebody owes more.
+        False, and nothing is done, where the ledger has this ``run_id`` already; one of another use is refused.
+        Nobody is passed over, whether they have left, or owe more than ``at_most``; a run that is open and lists some
+        of them has to be settled first. ``charges`` is public, and ``at_most`` has to be known beforehand: nothing
+        tells whether somebody owes more.
         """
         self._require_ours(members)
         said = {"what": what, "purpose": purpose}

@@ -14,13 +14,15 @@ from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.ledger import blocks, entries, runs
 from privypurse.ledger.blocks import NOTHING
+from privypurse.ledger.entries import Entry
 from privypurse.ledger.lifetime import Lifetime
 from privypurse.ledger.runs import Request
 
 
 def charge(connection: Connection, lifetime: Lifetime, request: Request) -> bool:
     """Charge everybody their class; False where this run is in the ledger already. In the caller's transaction."""
-    if entries.of_run(connection, request.run):
+    if written := entries.of_run(connection, request.run):
+        _require_of_the_same(connection, written.get("charge"), request)
         return False
     _refuse_open_runs(connection, request.members.numbers)
     values = np.where(request.class_of >= 0, request.class_of, NOTHING).astype(np.uint16)
@@ -37,6 +39,19 @@ def _caps(lifetime: Lifetime, charges: IntArray, at_most: float | None) -> IntAr
             caps[k] = charges.max(axis=0)
             caps[k, k] = rung.limit
     return caps
+
+
+def _require_of_the_same(connection: Connection, before: Entry | None, request: Request) -> None:
+    """Raise for another use, or other people, under a name that there is: they would be charged nothing, silently."""
+    same = before is not None and before.meta.get("past") and before.classes == runs.packed(request.charges)
+    if before is not None and same:
+        listed, _ = blocks.people(entries.rows_of(connection, before.seq))
+        same = np.isin(request.members.numbers, listed).all()
+    if not same:
+        raise InvalidInput(
+            f"run_id is {request.run!r}, which the ledger has for another use or without some of these members, so "
+            "nothing was charged; give every use an id of its own"
+        )
 
 
 def _refuse_open_runs(connection: Connection, numbers: IntArray) -> None:

@@ -138,9 +138,14 @@ def write(
         {**said, "at_most": request.at_most, "caps": caps.tolist(), "request": request.digest},
         encoded(numbers[order], values[order][None]),
         run=request.run,
-        classes=request.charges.astype("<i8").tobytes(),
+        classes=packed(request.charges),
         time=time,
     )
+
+
+def packed(charges: IntArray) -> bytes:
+    """A table of charges as an entry holds it."""
+    return charges.astype("<i8").tobytes()
 
 
 def _repeated(connection: Connection, written: dict[str, Entry], request: Request, kind: str) -> Reserved:

@@ -151,8 +151,9 @@ def charge_earlier_purses(
     earlier.require_of(budgets, fingerprint)
     assert budgets.person is not None
     members = ledger.members(budgets.person[budgets.first_record])
-    if dry_run:
-        return ledger.run(earlier.name) is None
+    new = ledger.run(earlier.name) is None
+    if dry_run or not new:  # by its name it is the same, also where people came later
+        return new
     if not isinstance(earlier.source, np.ndarray):
         close_for(earlier.source, np.arange(len(budgets)), ledger.id)
     most = max(np.sqrt(2 * np.ldexp(float(rung.limit), -40) / rung.order) for rung in ledger.rungs) * _ADDED_UP

@@ -54,6 +54,26 @@ def test_twice_charges_once_whatever_happened_between(ledger: pp.Ledger) -> None
     assert ledger.run("never") is None
 
 
+@pytest.mark.parametrize("other", ["an ordinary charge", "other people", "some more people", "other charges"])
+def test_under_a_name_that_there_is_nobody_else_is_passed_over_in_silence(ledger: pp.Ledger, other: str) -> None:
+    first, second, costs = ledger.members(IDS[:2]), ledger.members(IDS[:2]), table(ledger, 20.0)
+    if other == "an ordinary charge":
+        ledger.charge("2025", first, costs, [0, 0])
+    else:
+        ledger.charge_past("2025", first, costs, [0, 0])
+    if other == "other people":
+        second = ledger.members(IDS[2:])
+    if other == "some more people":
+        second = ledger.members(IDS[1:3])
+    if other == "other charges":
+        costs = table(ledger, 10.0)
+    before = ledger.spent(ledger.members(IDS))
+    with pytest.raises(pp.InvalidInput, match="for another use or without some of these members"):
+        ledger.charge_past("2025", second, costs, [0, 0])
+    assert (ledger.spent(ledger.members(IDS)) == before).all()
+    assert ledger.charge_past("2026", second, costs, [0, 0])
+
+
 def test_public_balances_are_gone_unless_the_cap_is_named(ledger: pp.Ledger) -> None:
     members, charges = ledger.members(IDS), table(ledger, 20.0)
     ledger.charge_past("past", members, charges, [0, -1, -1, -1], at_most=0.2)
