@@ -104,6 +104,15 @@ class Attention(nn.Module):
         return self.attend(x, x, x, need_weights=False)[0]
 
 
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+        super().__init__()
+        self.layer = kind(4, 3, batch_first=True, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0]  # type: ignore[no-any-return]
+
+
 class ByName(nn.Module):
     """Calls its layers by the names of their arguments."""
 
@@ -143,6 +152,8 @@ LAYERS = {
     "prelu (generic)": (lambda: nn.PReLU(3), (5, 3, 4)),
     "bilinear scale (generic)": (Scaled, (5, 5)),
     "attention (generic)": (Attention, (4, 5, 8)),
+    "lstm": (lambda: Recurrent(nn.LSTM), (5, 6, 4)),
+    "gru": (lambda: Recurrent(nn.GRU), (5, 6, 4)),
     "one layer used twice": (Twice, (5, 5)),
     "inputs by name": (ByName, (5, 5)),
 }

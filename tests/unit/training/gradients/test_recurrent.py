@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import privypurse as pp
 from privypurse.training.gradients import Recorder, Tape, numerics, recurrent, recurrent_steps
 from privypurse.training.gradients.check_rule import check_rule
-from privypurse.training.gradients.clipping import clip_factors, norms, sums
+from privypurse.training.gradients.clipping import MARGIN, clip_factors, norms, sums
 from privypurse.training.gradients.linear import LinearRule
 
 RECORDS, PLACES, SIZE = 5, 6, 4
@@ -297,6 +297,21 @@ def test_what_cancels_over_time_is_clipped_by_what_is_added(
         for name, part in sums(tape, clip_factors(found, torch.ones(1)), found, wide):
             parts[name] = parts.get(name, 0.0) + part.double()
         assert float(torch.cat([part.flatten() for part in parts.values()]).norm()) <= 1.0
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["whole", "packed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_norm_is_never_below_what_is_added(kind: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, every record alone among the others: up to the rounding that clip factors leave a margin for."""
+    monkeypatch.undo()
+    model, (x, lengths), target = made(kind, "both ways", packed=packed)
+    model, x, target = model.float(), x.float(), target.float()
+    for alone in torch.eye(RECORDS):
+        tape = Tape(RECORDS)
+        loss(Recorder(model).forward(tape, x, lengths), target).sum().backward()
+        found = norms(tape)
+        added = torch.cat([part.flatten() for _, part in sums(tape, alone, found, wide=True)]).norm()
+        assert float(added) <= float(found @ alone) * (1 + MARGIN / 100)
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["bfloat16", "autocast"])
