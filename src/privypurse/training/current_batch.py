@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import Tape
@@ -113,7 +114,7 @@ class CurrentBatch:
         elif value.shape not in self._constants:
             require_constant("the model", value, 0)
 
-    def evaluate(self, model: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def evaluate(self, model: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The model itself, on whatever it is given; records of the loader stay known."""
         output = model(*untracked(inputs), **untracked(options))
         try:
@@ -124,6 +125,10 @@ class CurrentBatch:
 
     def backward(self, losses: Tensor) -> None:
         """The backward pass of one loss for each record that went through the model."""
+        torch.autograd.backward(self.total(losses))
+
+    def total(self, losses: Tensor) -> Tensor:
+        """Where that backward pass begins."""
         state = state_of(losses)
         passed = [each.places for each in self._passes]
         if not (isinstance(state, Rows) and losses.dim() == 1 and any(map(state.places.same, passed))):
@@ -134,7 +139,8 @@ class CurrentBatch:
                 'reduction="none", then the mean or sum over everything but the first dimension (for language: '
                 "pp.losses)"
             )
-        torch.autograd.backward(over_records(plain(losses), state.places, self._reduction).value)
+        total: Tensor = over_records(plain(losses), state.places, self._reduction).value
+        return total
 
     def forget(self) -> None:
         """Gradients that came back since the last step do not count (zero_grad)."""

@@ -154,14 +154,18 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._current_batch.backward(losses)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One private step, or, where a step is cut into physical batches, its part of one."""
+        """One private step, or, where a step is cut into physical batches, its part of one.
+
+        A ``closure`` is run once, before it: ``zero_grad``, the forward pass and the backward pass.
+        """
+        result = None
         if closure is not None:
-            raise InvalidInput("closures run the model several times for one step; call step() without one")
-        if not self._current_batch.clip():
-            return None
-        self._current_batch.run.release()
-        result = self.inner.step()
-        self._current_batch.note_gradients()
+            with torch.enable_grad():
+                result = closure()
+        if self._current_batch.clip():
+            self._current_batch.run.release()
+            self.inner.step()
+            self._current_batch.note_gradients()
         return result
 
     def spending(self) -> Spending:

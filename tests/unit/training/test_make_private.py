@@ -583,3 +583,36 @@ def test_coins_have_53_bits() -> None:
     for bit in range(53):
         ones = int(((whole >> np.uint64(bit)) & np.uint64(1)).sum())
         assert stats.binomtest(ones, 2000, 0.5).pvalue > 1e-6
+
+
+def test_a_closure_is_run_once_for_a_step() -> None:
+    """Lightning's way."""
+    model, other = network(), network()
+    train(planned(), data(), other, seed=1)
+    private, optimizer, loader = pp.make_private(
+        model, torch.optim.SGD(model.parameters(), lr=1.0), data(), planned(), seed=1
+    )
+    runs = []
+
+    def closure() -> Tensor:
+        runs.append(1)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(private(batch[0]), batch[1])
+        loss.backward()
+        return loss
+
+    for batch in loader:  # noqa: B007
+        with torch.no_grad():
+            assert optimizer.step(closure).shape == ()
+    assert len(runs) == optimizer.steps_taken == 5
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+def test_a_closure_without_a_backward_pass_takes_no_step() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    private, optimizer, loader = pp.make_private(model, optimizer, data(), planned(), seed=1)
+    x, _ = next(iter(loader))
+    with pytest.raises(pp.InvalidInput, match="needs a batch"):
+        optimizer.step(lambda: private(x))
+    assert optimizer.steps_taken == 0

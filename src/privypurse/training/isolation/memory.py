@@ -15,6 +15,12 @@ from privypurse.training.step_randomness import GENERATORS, state_of
 _DEEPEST = 12  # containers inside of containers, and objects inside of objects
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CLOSED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, torch.dtype)
+_left_alone: set[type] = set()
+
+
+def leave_alone(kind: type) -> None:
+    """Nothing of this kind is gone through: what runs the model, which its modules point back to, is none of it."""
+    _left_alone.add(kind)
 
 
 class Memory:
@@ -35,7 +41,7 @@ class Memory:
         if isinstance(value, _PLAIN):
             self.leaves[path] = value
             return
-        if id(value) in self._seen or isinstance(value, (nn.Parameter, *_CLOSED)) or depth > _DEEPEST:
+        if id(value) in self._seen or isinstance(value, (nn.Parameter, *_CLOSED, *_left_alone)) or depth > _DEEPEST:
             return
         self._seen[id(value)] = value
         if isinstance(value, Tensor | np.ndarray):

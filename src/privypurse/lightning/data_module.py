@@ -1,0 +1,111 @@
+"""Training data for Lightning, with the plan: `trainer.fit(module, datamodule=PrivateDataModule(dataset, plan))`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import Dataset
+
+from privypurse.errors import InvalidInput, Unsupported
+from privypurse.lightning.private_fit import PrivateFit, Step
+from privypurse.plans import Plan
+from privypurse.training.execution import DEFAULT, Execution
+from privypurse.training.isolation.batches import Collate
+from privypurse.training.ledger_account import require_ledger
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
+
+
+class PrivateDataModule(LightningDataModule):
+    """Training data and the plan by which alone Lightning's Trainer gets to them.
+
+    Guarantee: that of `make_private`; it is the same code. Settings of the Trainer that would break it are refused.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        plan: Plan,
+        *,
+        val_dataloaders: Any = None,
+        person: Any = None,
+        folder: str | Path | None = None,
+        internal: bool = False,
+        loss_reduction: str = "mean",
+        max_records_per_person: int | None = None,
+        collate_fn: Collate | None = None,
+        ledger: Ledger | None = None,
+        purpose: str = "",
+        execution: Execution = DEFAULT,
+        seed: int | None = None,
+        wide_sums: bool = False,
+    ) -> None:
+        """``training_step`` gives one loss for each record, or their mean (``loss_reduction`` says which).
+
+        A batch of Lightning is a step of the plan, however many were drawn and in however many parts they go through
+        the module. ``folder`` is the run's: steps are counted there before they are released, and a run that was
+        killed goes on with the same folder and ``trainer.fit(…, ckpt_path=…)``. ``val_dataloaders`` are of public or
+        released data, or of people who are charged for it. What is logged while training goes nowhere or, with
+        ``internal``, into a file of the folder (rule 6). The others are those of `make_private`.
+        """
+        if internal and folder is None:
+            raise InvalidInput("internal=True keeps figures in a file of the run; give folder=")
+        if plan.filter is not None:
+            raise Unsupported(
+                "the plan has extra steps, for which norms are measured in between; use pp.train for it"
+            )
+        require_ledger(plan, ledger, seed)
+        options = {
+            "person": person,
+            "loss_reduction": loss_reduction,
+            "max_records_per_person": max_records_per_person,
+            "collate_fn": collate_fn,
+            "ledger": ledger,
+            "purpose": purpose,
+            "execution": execution,
+            "seed": seed,
+            "wide_sums": wide_sums,
+        }
+        self.private_fit = PrivateFit(dataset, plan, None if folder is None else Path(folder), internal, options)
+        super().__init__()
+        if val_dataloaders is not None:
+            self.val_dataloader = lambda: val_dataloaders  # type: ignore[method-assign]
+
+    @property
+    def trainer(self) -> Any:
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        """Lightning says for whom the data are: from now on its fit is private."""
+        self._trainer = trainer
+        if trainer is not None and self.private_fit not in trainer.callbacks:
+            trainer.callbacks.insert(0, self.private_fit)
+
+    def train_dataloader(self) -> PrivateSteps:
+        return PrivateSteps(self.private_fit)
+
+
+class PrivateSteps:
+    """What Lightning goes over: one turn a step of the plan."""
+
+    def __init__(self, private_fit: PrivateFit) -> None:
+        self._fit = private_fit
+
+    def __len__(self) -> int:
+        """All steps of the plan, those of earlier calls included."""
+        return self._fit.plan.all_steps
+
+    def __iter__(self) -> Iterator[Step]:
+        return self._fit.steps()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: where the run is stands in the optimizer's state and in the run's folder."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to do."""

@@ -1,0 +1,307 @@
+"""One `trainer.fit` by a plan: steps instead of batches, the watched module, and what is told of them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import Dataset, Subset
+
+from privypurse.errors import InvalidInput, PlanExhausted, PrivyPurseWarning
+from privypurse.lightning.settings import refuse_settings
+from privypurse.plans import Plan
+from privypurse.training.isolation.memory import leave_alone
+from privypurse.training.isolation.tracking.record_sum import FOREIGN
+from privypurse.training.isolation.tracking.states import Total, plain, state_of
+from privypurse.training.ledger_account import STEPS
+from privypurse.training.make_private import make_private
+
+INTERNAL = "figures.jsonl"
+"""In the run's folder: figures of the records drawn."""
+
+_ALONE = "who was drawn is told to training_step alone, in a fit with datamodule=PrivateDataModule(…) (rule 6)"
+
+leave_alone(Trainer)  # a module points back to it, and it holds everything
+
+
+class Step:
+    """What Lightning and its callbacks get as a batch. The records that were drawn go to training_step alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a private step has no {name}: {_ALONE}")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"a private step has no records to show: {_ALONE}")
+
+    def __getitem__(self, place: Any) -> Any:
+        raise TypeError(f"a private step has no records to show: {_ALONE}")
+
+
+class _Unseen(torch.autograd.Function):
+    """A loss whose value is not told, and whose gradient is as ever."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor) -> Tensor:
+        return torch.full_like(loss, torch.nan)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient
+
+
+class PrivateFit(Callback):
+    """Makes the fit of its data module private when it starts, and leaves everything as it was in the end."""
+
+    def __init__(
+        self, dataset: Dataset[Any], plan: Plan, folder: Path | None, internal: bool, options: dict[str, Any]
+    ) -> None:
+        """``options`` are those of `make_private`."""
+        self.plan, self._dataset, self._folder, self._options = plan, dataset, folder, options
+        self._file = folder / INTERNAL if folder is not None and internal else None
+        self._undo, self._begun, self._said, self._telling = ExitStack(), False, False, False
+        self._inside: nn.Module | None = None
+        """The part of the module that is running, called by training_step."""
+
+    # What Lightning calls.
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and self._serves(trainer):
+            refuse_settings(trainer, pl_module, self.plan)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._serves(trainer):
+            return
+        self._require_counted(trainer)
+        if len(trainer.optimizers) != 1 or not trainer.optimizers[0].param_groups:
+            raise InvalidInput(
+                "configure_optimizers must give one optimizer: a plan's noise is for one gradient a step"
+            )
+        if isinstance(trainer.strategy, DDPStrategy):
+            trainer.strategy.model = pl_module  # what comes back is added up by the mechanism, not by DDP
+        journal = None if self._folder is None else self._folder / STEPS
+        _, self._optimizer, self._loader = make_private(
+            pl_module, trainer.optimizers[0], self._dataset, self.plan, journal=journal, **self._options
+        )
+        self._undo.callback(self._optimizer.close)
+        self._module, self._trainer, self._run = pl_module, trainer, self._optimizer._current_batch.run
+        self._require_later_than(trainer._checkpoint_connector._loaded_checkpoint)
+        self._batches: Iterator[Any] | None = None
+        self._at = self._run.steps_taken
+        self._undo.callback(self._leave_batches)
+        trainer.strategy.optimizers = [self._optimizer]
+        self._put(trainer.fit_loop.epoch_loop._results, "log", self._log)
+        self._put(pl_module, "training_step", self._training_step)
+        for name in ("_on_before_batch_transfer", "_apply_batch_transfer_handler"):
+            self._put(pl_module, name, _not_of_steps)
+        for part in _parts(pl_module, set(self._run.parameters.values())):
+            self._put(part, "forward", functools.partial(self._forward, part))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._serves(trainer):
+            for loader in tree_leaves(trainer.val_dataloaders):
+                _require_others(getattr(loader, "dataset", None), self._dataset)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *of: Any) -> None:
+        epsilon = self.plan.public_epsilon
+        if self._serves(trainer) and epsilon is not None and self._options["seed"] is None:
+            self._telling = True
+            try:
+                pl_module.log("epsilon_at_most", epsilon, prog_bar=True, on_step=True, on_epoch=False)
+            finally:
+                self._telling = False
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._undo.close()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._undo.close()
+
+    # How a fit begins and ends.
+
+    def _serves(self, trainer: Any) -> bool:
+        """Whether this fit is on the data that this one is of."""
+        return getattr(trainer.datamodule, "private_fit", None) is self
+
+    def _require_counted(self, trainer: Trainer) -> None:
+        """Raise where steps that were taken before would not be known of."""
+        if self._folder is None and self._options["seed"] is None:
+            if self._begun:
+                raise InvalidInput(
+                    "this data module was trained on before, and without a folder nothing knows of its steps; give "
+                    "PrivateDataModule(…, folder=…), which counts them, or make a new plan"
+                )
+            if trainer._checkpoint_connector._loaded_checkpoint:
+                raise InvalidInput(
+                    "ckpt_path goes on from a checkpoint, and steps that were taken since then would be taken once "
+                    "more; train with PrivateDataModule(…, folder=…) from the start, which counts every step"
+                )
+
+    def _require_later_than(self, checkpoint: dict[str, Any]) -> None:
+        """Raise if a checkpoint has more steps than the folder counts: it is of another one."""
+        states = checkpoint.get("optimizer_states", []) if self._run.source.secure else []
+        steps = max((state.get("private", {}).get("steps_taken", 0) for state in states), default=0)
+        if steps > self._run.steps_taken:
+            raise InvalidInput(
+                f"the checkpoint is of {steps:,} steps, but {self._folder} counts {self._run.steps_taken:,}: going "
+                "on would take steps twice. Give the folder= that it was made with"
+            )
+
+    def _put(self, thing: Any, name: str, function: Callable[..., Any]) -> None:
+        """Until the fit ends, this method is ``function``, which gets the original one first."""
+        original, held = getattr(thing, name), vars(thing)
+        if name in held:
+            self._undo.callback(held.__setitem__, name, held[name])
+        else:
+            self._undo.callback(held.pop, name, None)
+        held[name] = functools.wraps(original)(functools.partial(function, original))
+
+    def _leave_batches(self) -> None:
+        self._batches = self._inside = None
+
+    # What a step does.
+
+    def steps(self) -> Iterator[Step]:
+        """One for each step that is left; none is drawn before it is taken."""
+        self._run.require_step()
+        self._begun = True
+        for _ in range(self._run.steps_left):
+            yield Step()
+        self._trainer.should_stop = True  # where steps were counted that Lightning does not know of
+
+    def _training_step(self, original: Callable[..., Any], step: Step, *others: Any) -> Tensor:
+        """The records drawn, in physical batches: all but the last go back here, that one as Lightning does it."""
+        if not isinstance(step, Step):
+            raise InvalidInput("training_step was given something else than a step of the private data module")
+        current = self._optimizer._current_batch
+        while True:
+            with torch.autocast(self._module.device.type, enabled=False):
+                batch = self._next_batch()
+            total = self._total(self._own(original, batch, *others))
+            if self._loader.ends_step:
+                return _Unseen.apply(total)  # type: ignore[no-any-return,no-untyped-call]
+            with torch.autocast(self._module.device.type, enabled=False):
+                torch.autograd.backward(total)
+                current.clip()
+
+    def _own(self, training_step: Callable[..., Any], *given: Any) -> Any:
+        """What the module's own training_step gives."""
+        before = _versions(self._module)
+        try:
+            result = training_step(*given)
+        except InvalidInput as error:
+            if str(error) != FOREIGN:
+                raise
+            raise InvalidInput(f"{error}. {_WHOLE_MODULE}") from None
+        written = [name for name, version in _versions(self._module).items() if before.get(name) != version]
+        if written:
+            raise InvalidInput(
+                f"training_step wrote into {written[0]}: a buffer is saved with the model, and what it holds of the "
+                "records would be released without clipping and noise. Keep it in a metric, or leave it out"
+            )
+        return result
+
+    def _next_batch(self) -> Any:
+        self._batches = self._batches or iter(self._loader)
+        batch, self._at = next(self._batches, None), self._run.steps_taken + 1
+        if batch is None:
+            raise PlanExhausted(f"the {self.plan.all_steps:,} steps of the plan are taken")
+        batch = self._trainer.precision_plugin.convert_input(batch)
+        batch = self._module._on_before_batch_transfer(batch, dataloader_idx=0)
+        return self._trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+
+    def _total(self, result: Any) -> Tensor:
+        """Where the backward pass begins: at a mean or sum over records, or at one loss for each."""
+        loss = result.get("loss") if isinstance(result, Mapping) else result
+        if not isinstance(loss, Tensor):
+            raise InvalidInput(
+                f"training_step gave {type(loss).__name__} for a loss; every step counts, and one that is left out "
+                "tells what was in it: give one loss for each record, or their mean"
+            )
+        self._keep("loss", loss)
+        return plain(loss) if isinstance(state_of(loss), Total) else self._optimizer._current_batch.total(loss)
+
+    def _forward(self, part: nn.Module, original: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
+        """Of the module, and of every part that holds all that is trained: watched, whichever is called."""
+        if self._inside is not None:
+            whole = part is self._module and self._inside is not part  # as which the watched model is run
+            return self._inside(*inputs, **options) if whole else original(*inputs, **options)
+        if torch._C._current_autograd_node() is not None:  # gradient checkpointing runs it once more
+            return original(*inputs, **options)
+        current, self._inside = self._optimizer._current_batch, part
+        try:
+            if part.training and torch.is_grad_enabled():
+                return current.watch(inputs, options)
+            return current.evaluate(original, inputs, options)
+        finally:
+            self._inside = None
+
+    # What is told.
+
+    def _log(self, original: Callable[..., None], fx: str, name: str, value: Any, **options: Any) -> None:
+        """What is logged while training is of the records drawn (rule 6), but for what this class says."""
+        if self._telling:
+            original(fx, name, value, **options)
+        elif self._file is not None:
+            self._keep(name, value)
+        elif not self._said:
+            self._said = True
+            warnings.warn(
+                f"{name!r} was logged in {fx}: figures of the records that train the model are theirs, and go to no "
+                "logger, bar or callback; nor will others. PrivateDataModule(…, internal=True) keeps them in a local "
+                "file; what is public goes to self.logger.log_metrics",
+                PrivyPurseWarning,
+                stacklevel=5,
+            )
+
+    def _keep(self, name: str, value: Any) -> None:
+        """Add a figure to the internal file, if there is one."""
+        if self._file is None or not self._run.processes.first:
+            return
+        value = value.compute() if hasattr(value, "compute") else value
+        figure = plain(value.detach()).float().mean().item() if isinstance(value, Tensor) else value
+        line = json.dumps({"step": self._at, name: figure})
+        with open(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+_WHOLE_MODULE = (
+    "In Lightning: training_step may call self(…), or one attribute that holds all that is trained, once for each "
+    "batch; what calls several layers one after another goes into forward()"
+)
+
+
+def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Of every buffer which tensor it is, and how often that was written to."""
+    return {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}
+
+
+def _not_of_steps(original: Callable[..., Any], batch: Any, *others: Any, **options: Any) -> Any:
+    """Batches go to a device; a step is none."""
+    return batch if isinstance(batch, Step) else original(batch, *others, **options)
+
+
+def _parts(module: nn.Module, trained: set[nn.Parameter]) -> Iterator[nn.Module]:
+    """The module, and every part of it that holds all that is trained."""
+    return (part for part in module.modules() if trained <= set(part.parameters()))
+
+
+def _require_others(measured: Any, trained: Dataset[Any]) -> None:
+    """Raise if the model is to be measured on the very records that it is trained on."""
+    while measured is not trained and isinstance(measured, Subset):
+        measured = measured.dataset
+    if measured is trained:
+        raise InvalidInput(
+            "val_dataloaders has the data that is trained on: what it measures are figures of these people, which "
+            "nobody has paid for (rule 16: whoever is measured pays). Give public or released data"
+        )

@@ -1,0 +1,239 @@
+"""What of Lightning's Trainer would break the promise is refused by name, before the first step."""
+
+# ruff: noqa: E402
+
+from functools import partial
+
+import pytest
+
+import components
+
+components.require("lightning")
+
+import torch
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ThroughputMonitor,
+)
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.tuner import Tuner
+from torch.utils.data import DataLoader, DistributedSampler
+from torchmetrics.classification import MulticlassAccuracy
+
+import privypurse as pp
+from lightning_tools import Classifier, fit, planned, records, run_script, trainer
+from privypurse.lightning import PrivateDataModule, settings
+from privypurse.training.isolation.memory import Memory
+
+torch.set_num_threads(1)
+pytestmark = [pytest.mark.lightning, pytest.mark.needs("lightning")]
+
+REFUSED = {
+    "accumulate_grad_batches": {"accumulate_grad_batches": 2},
+    "gradient_clip_val": {"gradient_clip_val": 1.0},
+    "overfit_batches": {"overfit_batches": 2},
+    "reload_dataloaders_every_n_epochs": {"reload_dataloaders_every_n_epochs": 1},
+    "detect_anomaly": {"detect_anomaly": True},
+    "max_epochs is 2": {"max_epochs": 2},
+    "max_epochs is 1000": {"max_epochs": None},
+    "max_epochs is -1": {"max_epochs": -1},
+    "max_steps is 7": {"max_epochs": -1, "max_steps": 7},
+    "max_epochs is 3": {"max_epochs": 3, "limit_train_batches": 0.5},
+    "GradScaler": {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]},
+    "GradientAccumulationScheduler": {"callbacks": [GradientAccumulationScheduler({0: 2})]},
+    "LearningRateFinder": {"callbacks": [LearningRateFinder()]},
+    "BatchSizeFinder": {"callbacks": [BatchSizeFinder()]},
+    "ThroughputMonitor": {"callbacks": [ThroughputMonitor(len)]},
+}
+
+
+class Took(Exception):
+    pass
+
+
+@pytest.fixture
+def no_step(monkeypatch):
+    def step(self, *of):
+        raise Took
+
+    monkeypatch.setattr("privypurse.training.mechanism.PrivateRun.release", step)
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_it_is_refused_by_name(what, no_step):
+    used = trainer(**REFUSED[what])
+    with pytest.raises((pp.Unsupported, pp.InvalidInput), match=what):
+        fit(Classifier(), planned(steps=6), used)
+
+
+def test_processes_that_nobody_counts_for_are_refused():
+    """By fork or spawn: asked here, since a fit would raise in one of them."""
+    with pytest.raises(pp.Unsupported, match="fork or spawn"):
+        settings.refuse_settings(trainer(devices=2, strategy="ddp_fork"), Classifier(), planned())
+
+
+def test_what_is_sound_is_not_refused(no_step):
+    """The same road with nothing to refuse comes to its first step."""
+    for options in ({}, {"max_epochs": -1, "max_steps": 6}, {"max_epochs": 3, "limit_train_batches": 2}):
+        with pytest.raises(Took):
+            fit(Classifier(), planned(steps=6), trainer(**options))
+
+
+@pytest.mark.parametrize("strategy", [FSDPStrategy, ModelParallelStrategy])
+def test_strategies_that_cut_parameters_are_refused(strategy):
+    used = trainer()
+    used._accelerator_connector.strategy = strategy()
+    with pytest.raises(pp.Unsupported, match=f"strategy is {strategy.__name__}"):
+        settings.refuse_settings(used, Classifier(), planned())
+
+
+def test_a_strategy_of_ones_own_is_refused():
+    class DeepSpeedStrategy(SingleDeviceStrategy):
+        pass
+
+    with pytest.raises(pp.Unsupported, match="strategy is DeepSpeedStrategy"):
+        fit(Classifier(), planned(), trainer(strategy=DeepSpeedStrategy(accelerator=None)))
+
+
+class Manual(Classifier):
+    automatic_optimization = False
+
+
+class Clips(Classifier):
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        self.clip_gradients(optimizer, 1.0, "norm")
+
+
+class Iterates(Classifier):
+    def training_step(self, dataloader_iter):
+        return super().training_step(next(dataloader_iter), 0)
+
+
+class TwoOptimizers(Classifier):
+    def configure_optimizers(self):
+        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (self.net[0], self.net[3])]
+
+
+class NoOptimizer(Classifier):
+    def configure_optimizers(self):
+        return None
+
+
+class Newton(Classifier):
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters())
+
+
+class Accumulates(Classifier):
+    """By hand, in the hook that Lightning has for it."""
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        if batch_idx % 2:
+            optimizer.step(closure=optimizer_closure)
+        else:
+            optimizer_closure()
+
+
+class SavesAMetric(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.accuracy = MulticlassAccuracy(3)
+        self.accuracy.persistent(True)
+
+
+class WritesABuffer(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def training_step(self, batch, batch_idx):
+        self.seen = self.seen + batch[0].detach().sum()
+        return super().training_step(batch, batch_idx)
+
+
+class Remembers(Classifier):
+    def forward(self, x):
+        self.last = self.net[0](x)
+        return self.net(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        (SavesAMetric, r"accuracy\.persistent\(False\)"),
+        (WritesABuffer, "wrote into seen"),
+        (Remembers, "keeps something of the records in last"),
+        (Manual, "automatic_optimization = False"),
+        (Clips, "configure_gradient_clipping"),
+        (Iterates, "dataloader_iter"),
+        (TwoOptimizers, "multiple optimizers"),
+        (NoOptimizer, "configure_optimizers must give one"),
+        (Newton, "LBFGS"),
+        (Accumulates, "left without a step"),
+    ],
+)
+def test_modules_that_go_past_the_plan_are_refused(kind, what):
+    with pytest.raises((pp.Unsupported, pp.InvalidInput, RuntimeError), match=what):
+        fit(kind(), planned())
+
+
+def test_a_compiled_module_is_refused():
+    with pytest.raises(pp.Unsupported, match=r"torch\.compile"):
+        fit(torch.compile(Classifier()), planned())
+
+
+def test_tuning_on_people_is_refused():
+    private = PrivateDataModule(records(), planned(steps=200), seed=3)
+    with pytest.raises(pp.Unsupported, match="LearningRateFinder"):
+        Tuner(trainer()).lr_find(Classifier(), datamodule=private)
+
+
+def test_loggers_that_upload_checkpoints_are_refused():
+    class Uploads:
+        _log_model = "all"
+
+    used = trainer()
+    used.loggers = [Uploads()]
+    with pytest.raises(pp.Unsupported, match="Uploads has log_model"):
+        settings.refuse_settings(used, Classifier(), planned())
+
+
+def test_the_steps_are_no_loader_whose_sampler_lightning_replaces(monkeypatch):
+    """The broken twin, a DataLoader, gets a DistributedSampler: shuffled, for each process the same number."""
+    used = trainer()
+    monkeypatch.setattr(type(used._accelerator_connector), "is_distributed", True)
+    monkeypatch.setattr(type(used), "distributed_sampler_kwargs", {"num_replicas": 2, "rank": 0})
+    steps, twin = PrivateDataModule(records(), planned()).train_dataloader(), DataLoader(records(), shuffle=True)
+    prepare = partial(used._data_connector._prepare_dataloader, shuffle=True, mode=RunningStage.TRAINING)
+    assert prepare(steps) is steps
+    assert isinstance(prepare(twin).sampler, DistributedSampler)
+
+
+def test_what_is_looked_through_for_traces_of_records_is_the_module_and_not_its_trainer():
+    used, module = trainer(), Classifier()
+    fit(module, planned(), used)
+    assert module.trainer is used
+    assert not [path for path in Memory(module).leaves if "trainer" in path]
+
+
+DDP = """
+from lightning_tools import *
+from training_tools import same
+
+if __name__ == "__main__":
+    plan, module, execution = planned(steps=5), Classifier(), pp.Execution(max_physical_batch=4)
+    used = fit(module, plan, trainer(devices=2, strategy="ddp"), val_dataloaders=public(), execution=execution)
+    alike = same(module.net, by_make_private(plan, execution=execution))
+    (Path.cwd() / f"rank{used.global_rank}").write_text(f"{used.global_step} {alike} {used.world_size}")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_steps_of_make_private_in_two_processes(tmp_path):
+    done = run_script(DDP, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in (0, 1)] == ["5 True 2"] * 2
