@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from privypurse.errors import Unsupported
 from privypurse.plans import Plan
-from privypurse.training.gradients import recorded
+from privypurse.training.gradients import Recorder, recorded
 from privypurse.training.isolation.loss_fn import Loss, check_loss
 from privypurse.training.isolation.model import require_isolated
 from privypurse.training.mechanism import PrivateRun
@@ -41,6 +41,20 @@ def _record_of_unit(plan: Plan) -> Tensor:
     records = torch.arange(plan.records)
     found[records if plan.owner is None else torch.from_numpy(plan.owner.astype(np.int64))] = records
     return found
+
+
+def _require_capturable(recorder: Recorder) -> None:
+    """Raise if the last forward pass did what no graph can hold."""
+    if recorder.runs_again:
+        raise Unsupported(
+            "gradient checkpointing puts random states back in the backward pass, which a captured graph cannot "
+            "hold; give execution=pp.Execution(capture=False), or leave checkpointing out"
+        )
+    if not recorder.one_shape:
+        raise Unsupported(
+            "a packed sequence has other shapes for every batch, which a captured graph cannot hold; give "
+            "execution=pp.Execution(capture=False), or padded sequences with a mask on what is read of them"
+        )
 
 
 class CapturedSteps:
@@ -107,11 +121,7 @@ class CapturedSteps:
             for number in range(_WARM_UP):
                 self._batch(check=self._checked and number == 0)
         torch.cuda.current_stream().wait_stream(side)
-        if self._run.recorder.runs_again:
-            raise Unsupported(
-                "gradient checkpointing puts random states back in the backward pass, which a captured graph cannot "
-                "hold; give execution=pp.Execution(capture=False), or leave checkpointing out"
-            )
+        _require_capturable(self._run.recorder)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._batch(check=False)

@@ -37,6 +37,8 @@ class OwnPlacesRule(LinearRule):
     Bounds of rounding, and the way to a norm, go by the record's own places: how many others have changes nothing.
     """
 
+    one_shape = False
+
     def joined(self, calls: list[Call]) -> Call:
         whole = super().joined(calls)
         return replace(whole, inputs=(*whole.inputs, torch.stack([call.inputs[1] for call in calls]).sum(dim=0)))

@@ -150,6 +150,8 @@ class Rule(ABC):
     """Whether the layer is run again for each record alone; so all tensors that it is given are taken apart."""
     records_anywhere = False
     """Whether the layer treats all dimensions but its features alike, so that any of them may count records."""
+    one_shape = True
+    """Whether shapes are the same for every batch of so many records, so that a captured graph may hold them."""
     features: int | None = None
     """The dimension of the output that counts features, over which no gradient's entry is a sum; None: not known."""
 

@@ -170,6 +170,8 @@ class Recorder:
         self._recomputation = Recomputation(self._record_again)
         self.runs_again = False
         """Whether parts of the last forward pass run again in its backward pass."""
+        self.one_shape = True
+        """Whether that forward pass has the same shapes for every batch of as many records."""
         self._layouts: Layouts | None = None
 
     def find_layouts(self, given: Given, records: int, constants: frozenset[int]) -> None:
@@ -290,7 +292,7 @@ class Recorder:
                 "statistics, a queue) lets them out without clipping and noise. Turn that off, e.g. "
                 "track_running_stats=False, or put the layer into evaluation mode"
             )
-        self.runs_again = lent(tape.calls)
+        self.runs_again, self.one_shape = lent(tape.calls), all(call.rule.one_shape for call in tape.calls)
         if self.runs_again:
             self._recomputation.expect(output, tape.records)
         return output

@@ -13,10 +13,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.training.captured import _require_capturable
 from privypurse.training.gradients import Recorder, Tape, norms, recurrent
 from privypurse.training.gradients.check_rule import compare_with_autograd
 from privypurse.training.isolation.model import require_isolated
-from training_tools import LOSS
+from training_tools import CUDA, LOSS
 
 PLACES, SIZE = 6, 4
 
@@ -91,6 +92,41 @@ def test_models_with_packed_sequences_train_in_both_loops(name: str) -> None:
         optimizer.backward(LOSS(ours(inputs, length), label))
         optimizer.step()
     assert all(bool((value != was).any()) for value, was in zip(model.parameters(), before, strict=True))
+
+
+def test_a_captured_graph_refuses_what_has_other_shapes_for_every_batch() -> None:
+    x, lengths, _ = data()
+    for model, packs in ((Packing(batch_first=True), True), (nn.LSTM(SIZE, 3, batch_first=True), False)):
+        recorder = Recorder(model)
+        recorder.forward(Tape(40), *((x, lengths) if packs else (x,)))
+        if packs:
+            with pytest.raises(pp.Unsupported, match=r"packed sequence.*capture=False"):
+                _require_capturable(recorder)
+        else:
+            _require_capturable(recorder)
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+def test_recurrent_layers_in_a_captured_graph(device: str) -> None:
+    x, _, y = (each.to(device) for each in data())
+    plan = pp.plan(pp.Budgets(np.full(40, 3.0), delta=1e-3), steps=4, batch_size=16, accountant="rdp")
+    for kind in (nn.LSTM, nn.GRU, nn.RNN):
+        model = Last(kind).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        assert pp.train(model, optimizer, TensorDataset(x, y), plan, LOSS).how == "captured"
+
+
+class Last(nn.Module):
+    """The last state of the layer on top."""
+
+    def __init__(self, kind: Callable[..., nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer, self.head = kind(SIZE, 8, 2, dropout=0.5), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = self.layer(x.transpose(0, 1))[1]
+        return self.head((last[0] if isinstance(last, tuple) else last)[-1])
 
 
 class Sorting(nn.Module):
