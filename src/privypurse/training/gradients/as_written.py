@@ -1,20 +1,22 @@
-"""torch.compile inside of a model: while layers are watched it runs as it is written.
+"""What others did to a model, undone while its layers are watched: it runs as it is written.
 
-A compiled part may be one that was made before its layers had hooks. What is compiled stays so wherever nothing is
-watched: in evaluation, and in the loss.
+A part that torch.compile made may be one that was made before its layers had hooks. What is compiled stays so where
+nothing is watched: in evaluation, and in the loss. Hooks that force gradients: `forced_gradients`.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
 
+from privypurse.training.gradients.forced_gradients import without_forced_gradients
+
 
 class AsWritten:
-    """Called, it gives the context in which nothing of the model is compiled."""
+    """Called, it gives the context in which nothing of the model is compiled, and nothing forced on it."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.modules())
@@ -23,6 +25,9 @@ class AsWritten:
         self._known = any("_orig_mod" in module._modules for module in self._modules)  # torch.compile(layer)
         self._known |= any(hasattr(value, "_torchdynamo_orig_callable") for value in held)  # a function or method
 
-    def __call__(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
         compiled = self._known or any(module._compiled_call_impl is not None for module in self._modules)
-        return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+        eager = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+        with eager, without_forced_gradients(self._modules):
+            yield

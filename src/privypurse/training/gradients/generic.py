@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients.forced_gradients import without_forced_gradients
 from privypurse.training.gradients.layout import Constant
 from privypurse.training.gradients.numerics import at_least_float32
 from privypurse.training.gradients.rule import RULES, Call, Rule
@@ -49,7 +50,7 @@ class GenericRule(Rule):
             leaves = [next(tensors).unsqueeze(dim) if isinstance(value, Tensor) else value for value in given]
             leaves = [leaf.value if isinstance(leaf, Constant) else leaf for leaf in leaves]
             inputs, options = tree_unflatten(leaves, form)
-            with _OwnStates():
+            with _OwnStates(), without_forced_gradients(layer.modules()):
                 output: Any = torch.func.functional_call(layer, {**parameters, **trained, **buffers}, inputs, options)
             several = output if isinstance(output, tuple) else (output,)
             parts = [(one * theirs.unsqueeze(dim)).sum() for one, theirs in zip(several, back, strict=False)]
