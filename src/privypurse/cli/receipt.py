@@ -46,6 +46,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 
 def _write(path: Path, content: str, console: Console) -> None:
+    writable = content.encode("utf-8", "backslashreplace").decode()  # an id in bytes may be no text
     with writing(path):
-        replace_text(path, content)
+        replace_text(path, writable)
     console.print(f"written to {as_it_is(str(path))}", soft_wrap=True)

@@ -6,6 +6,7 @@ takes the same steps whoever is empty.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from privypurse.ledger.people import Members
 from privypurse.ledger.rounding import rounded_up
 
 _LONGEST = 200  # characters of a run id
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # in one database or the other
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,7 @@ class Request:
         columns: int,
         said: dict[str, str],
     ) -> Request:
-        if not isinstance(run, str) or not 0 < len(run) <= _LONGEST:
+        if not isinstance(run, str) or not 0 < len(run) <= _LONGEST or _UNWRITABLE.search(run):
             raise InvalidInput(f"run_id is {run!r}; give a text of 1 to {_LONGEST} characters, another for every use")
         if not isinstance(members, Members) or not len(members):
             raise InvalidInput("members must be people of the ledger, at least one: ledger.members(ids)")

@@ -1,6 +1,7 @@
 """What people wrote is printed as they wrote it: no mark-up, no commands to the terminal, no pictures."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+import privypurse as pp
 from privypurse import cli
 from privypurse.cli.showing import as_it_is
 
@@ -56,3 +58,14 @@ def test_every_receipt_and_every_list_can_be_printed(
     assert f"joining: {purpose}\n" in capsys.readouterr().out
     assert cli.main(["receipt", "--person", purpose]) == 0
     assert purpose in capsys.readouterr().out
+
+
+def test_a_person_whose_id_is_no_text_gets_a_receipt_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRIVYPURSE_LEDGER", "sqlite:///purses.db")
+    monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", "ledger.key")
+    assert cli.main(["ledger", "init", "--epsilons", "1", "--key", "ledger.key"]) == 0
+    pp.Ledger.open("sqlite:///purses.db").join([b"\xff"], 1.0)
+    assert cli.main(["receipt", "--person", "\udcff", "--html", "r.html", "--json", "r.json"]) == 0
+    assert r"\udcff" in (tmp_path / "r.html").read_text("utf-8")
+    assert "\udcff" in json.loads((tmp_path / "r.json").read_text("utf-8")).values()

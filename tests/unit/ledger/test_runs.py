@@ -284,3 +284,12 @@ def test_snapshots_change_no_balance(monkeypatch: pytest.MonkeyPatch, fresh: Cal
         left[every] = np.concatenate([ledger.room(people), ledger.public_room(people)], axis=1)
         assert ledger.verify().sound
     assert (left[1] == left[10**9]).all()
+
+
+@pytest.mark.parametrize("name", ["", "r" * 201, "r\0", "r\ud800", 7])
+def test_a_name_that_no_database_can_keep_is_refused(ledger: pp.Ledger, name: object) -> None:
+    ledger.join(["a"], 1.0)
+    for use in (ledger.reserve, ledger.charge, ledger.charge_past):
+        with pytest.raises(pp.InvalidInput, match="run_id is"):
+            use(name, ledger.members(["a"]), np.ones((1, 3), dtype=np.int64), [0])
+    assert not ledger.runs()
