@@ -29,6 +29,18 @@ def gpt2(**changes: Any) -> Any:
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=WORDS, **sizes, **(dropout | changes)))
 
 
+def adapted(model: Any) -> Any:
+    """With LoRA, whose B is not zero: as it begins, A would have no gradient."""
+    import peft
+
+    made = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))
+    with torch.no_grad():
+        for value in made.parameters():
+            if value.requires_grad:
+                value.normal_(0.0, 0.1)
+    return made
+
+
 def bert() -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
@@ -45,8 +57,7 @@ def sentences(model: Any, count: int = PEOPLE, seed: int = 1) -> list[dict[str, 
         mask = (torch.arange(TOKENS) < 3 + number % (TOKENS - 2)).long()
         whole = hasattr(model, "classifier")
         labels = torch.tensor(number % 2) if whole else torch.where(mask > 0, words, -100)
-        inputs = {"input_ids": words * mask, "attention_mask": mask, "position_ids": torch.arange(TOKENS)}
-        found.append({**inputs, "labels": labels})
+        found.append({"input_ids": words * mask, "attention_mask": mask, "labels": labels})
     return found
 
 
@@ -64,8 +75,9 @@ def settings(folder: Path, **changes: Any) -> transformers.TrainingArguments:
 
 def trainer(folder: Path, model: Any, *, plan: pp.Plan | None = None, data: Any = None, **options: Any) -> Trainer:
     """Options that Trainer has no name for are those of TrainingArguments."""
-    ours = ("loss_fn", "person", "ledger", "purpose", "seed", "internal", "eval_dataset", "callbacks", "optimizers")
-    more = {name: options.pop(name) for name in (*ours, "compute_metrics", "data_collator") if name in options}
+    ours = {"loss_fn", "person", "ledger", "purpose", "seed", "internal", "evaluation_data", "eval_dataset"}
+    ours |= {"callbacks", "optimizers", "compute_metrics", "data_collator"}
+    more = {name: options.pop(name) for name in ours & set(options)}
     data = sentences(model) if data is None else data
     return Trainer(model, settings(folder, **options), plan=plan or planned(), train_dataset=data, **more)
 
@@ -92,10 +104,10 @@ class Counting(transformers.TrainerCallback):
 
     def __init__(self) -> None:
         self.steps, self.logs = [], []
-        self.began_with: Tensor | None = None
+        self.began: dict[str, Tensor] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: nn.Module, **more: Any) -> None:
-        self.began_with = flat(list(model.parameters())).clone()
+        self.began = {name: value.detach().clone() for name, value in model.named_parameters()}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         self.steps.append(state.global_step)

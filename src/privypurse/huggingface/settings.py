@@ -6,13 +6,18 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from privypurse._validate import one_of
 from privypurse.errors import InvalidInput, PlanExhausted, PrivyPurseWarning, Unsupported
 from privypurse.plans import Plan
+from privypurse.training.callbacks import OTHERS
+from privypurse.training.validation import looks_at_members
 
 _SIZE = "a step draws people by the plan's rates, and per_device_train_batch_size is how many go through at once"
 _OWN_LOSS = "one loss for each record is what is clipped; write it into loss_fn="
 _WHOLE = "norms need whole parameters and whole records on one device; use torchrun alone, one process a device"
 _TELLS = "it tells what is in people's records (rule 6: sensitive outputs); leave it out"
+
+_SAY = 'Where these records are public or released, say so: evaluation_data="public"'
 
 _SOUND: dict[str, tuple[tuple[Any, ...], str]] = {
     "num_train_epochs": ((3.0,), "how many steps there are is the plan's: pp.plan(…, steps=…); leave it out"),
@@ -46,7 +51,7 @@ _PUSHES_CHECKPOINTS = ("checkpoint", "all_checkpoints")
 _OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
 
 
-def refuse_settings(args: Any, options: dict[str, Any], plan: Plan) -> None:
+def refuse_settings(args: Any, options: dict[str, Any], plan: Plan, evaluation_data: str) -> None:
     """Raise for the first setting under which what is released would not be what the plan accounts for."""
     for name, (sound, why) in _SOUND.items():
         value = getattr(args, name, sound[0])
@@ -71,14 +76,29 @@ def refuse_settings(args: Any, options: dict[str, Any], plan: Plan) -> None:
         raise Unsupported(f"{args.n_gpu} GPUs in one process (DataParallel): {_WHOLE}")
     if args.max_steps not in (-1, plan.all_steps):
         raise InvalidInput(f"max_steps is {args.max_steps}, but the plan has {plan.all_steps} steps; leave it out")
+    one_of(evaluation_data, "evaluation_data", ("public", "released", OTHERS))
+    if evaluation_data == OTHERS and args.metric_for_best_model is not None:
+        raise InvalidInput(
+            f"metric_for_best_model is {args.metric_for_best_model!r}: what is chosen by figures on people who are "
+            f"not charged tells about them (docs/soundness.md#measurement). {_SAY}"
+        )
+    if evaluation_data == OTHERS and args.eval_strategy != "no":
+        warnings.warn(
+            "what evaluation finds is not private for the people in eval_dataset, so logs and callbacks are not "
+            f"told; internal=True keeps it in a local file, and trainer.evaluate() gives it to you. {_SAY}",
+            PrivyPurseWarning,
+            stacklevel=3,
+        )
     if plan.filter is not None:
         raise Unsupported("the plan has extra steps, for which norms are measured in between; use pp.train for it")
 
 
 def refuse_trainer(trainer: Any) -> None:
-    """Raise for what only shows when a Trainer is made: a launcher's settings, and the model's labels."""
+    """Raise for what only shows when a Trainer is made: what a launcher or accelerate sets up, and labels."""
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise Unsupported(f"the launcher asks for DeepSpeed or FSDP: {_WHOLE}")
+    if trainer.accelerator.scaler is not None or trainer.args.gradient_accumulation_steps != 1:
+        raise Unsupported(f"accelerate is set up with a GradScaler, or to add up gradients of several steps; {_SIZE}")
     if len(trainer.label_names) != 1:
         raise Unsupported(
             f"label_names are {trainer.label_names}: loss_fn(output, labels) takes one; name it in TrainingArguments"
@@ -86,8 +106,8 @@ def refuse_trainer(trainer: Any) -> None:
 
 
 def refuse_training_data(asked: Any, training_data: Any) -> None:
-    """Raise if figures are asked of the very records that are trained on."""
-    if asked is not None and asked is training_data:
+    """Raise if figures are asked of records that are trained on."""
+    if asked is not None and looks_at_members(asked, training_data):
         raise InvalidInput(
             "this is the training data: nobody pays for figures on their records (docs/soundness.md#measurement); "
             "evaluate on records of others, public or released. The model itself, trainer.model, is released"

@@ -1,18 +1,12 @@
-"""What the Trainer's loop goes over, and what it must not tell."""
+"""What the Trainer's loop goes over, and where it goes on."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from privypurse.training.make_private import PrivateLoader
-
-_SENSITIVE = {"loss", "grad_norm", "total_flos"}
 
 
 class Steps:
@@ -50,17 +44,3 @@ def last_whole(folder: Path) -> str | None:
     """The latest checkpoint that was written to its end: a run may have been killed while it wrote one."""
     found = [file.parent for file in folder.glob("checkpoint-*/trainer_state.json")]  # is written last
     return str(max(found, key=lambda path: int(path.name.split("-")[1]))) if found else None
-
-
-def told(figures: dict[str, float]) -> dict[str, float]:
-    """Without figures on people's records, and how long they took (rule 6)."""
-    return {
-        name: value for name, value in figures.items() if name not in _SENSITIVE and not name.startswith("train_")
-    }
-
-
-def note(path: Path, step: int, losses: Tensor) -> None:
-    """Add a step's mean loss and number of records to a file that only its owner reads."""
-    line = json.dumps({"step": step, "records": losses.numel(), "loss": float(losses.mean())})
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-        file.write(line + "\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +12,11 @@ from transformers.trainer_utils import TrainOutput
 
 from privypurse import losses
 from privypurse.errors import InvalidInput
-from privypurse.huggingface.settings import refuse_begun, refuse_settings, refuse_trainer, refuse_training_data
-from privypurse.huggingface.steps import Steps, last_whole, note, told
+from privypurse.huggingface.discreet import DiscreetTrainer, told
+from privypurse.huggingface.settings import refuse_begun, refuse_settings, refuse_trainer
+from privypurse.huggingface.steps import Steps, last_whole
 from privypurse.plans import Plan
+from privypurse.training.callbacks import OTHERS
 from privypurse.training.execution import Execution
 from privypurse.training.isolation.tracking.structures import untracked
 from privypurse.training.make_private import PrivateModel, PrivateOptimizer, make_private
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
 
 
-class Trainer(transformers.Trainer):
+class Trainer(DiscreetTrainer):
     """`transformers.Trainer` that trains by a plan. What it is given besides is that Trainer's own.
 
     ``loss_fn(output, labels)`` gives one loss for each record; without, it is the one of `pp.losses` that fits the
     model. ``person, max_records_per_person, ledger, purpose, seed`` are those of `make_private`. The plan says how
     many steps there are and how many records a step has on average; ``per_device_train_batch_size`` is how many go
     through the model at once. Steps are counted in ``output_dir`` before they are released; a run that was killed
-    goes on with ``train(resume_from_checkpoint=True)``. Logs, callbacks and checkpoints get step, learning rate, the
-    plan's public ε and figures on evaluation data; training loss and batch sizes (rule 6) go nowhere, or with
-    ``internal=True`` into a local file.
+    goes on with ``train(resume_from_checkpoint=True)``. Logs, callbacks and checkpoints get step, learning rate and
+    the plan's public ε; and figures on evaluation data where ``evaluation_data`` says that they are "public" or
+    "released". If nothing is said they are of other "people", for whom figures are not private: `evaluate` gives them
+    to its caller alone. They and the training loss (rule 6) go, with ``internal=True``, into a local file.
 
     Guarantee: that of `make_private`; it is the same code. Settings that would break it are refused.
     """
@@ -50,20 +52,19 @@ class Trainer(transformers.Trainer):
         ledger: Ledger | None = None,
         purpose: str = "",
         seed: int | None = None,
+        evaluation_data: str = OTHERS,
         internal: bool = False,
         **options: Any,
     ) -> None:
-        refuse_settings(args, options, plan)
+        refuse_settings(args, options, plan, evaluation_data)
         args = copy.copy(args)
         args.max_steps, args.ignore_data_skip = plan.all_steps, True  # draws are not replayed (rule 10)
-        self._plan, self._internal, self._resumes = plan, internal, False
-        self._loss = losses.for_model(model) if loss_fn is None else loss_fn
+        self._loss, self._resumes = losses.for_model(model) if loss_fn is None else loss_fn, False
         self._private: tuple[PrivateModel, PrivateOptimizer, Steps] | None = None
         self._planned = {"person": person, "max_records_per_person": max_records_per_person}
         self._planned |= {"ledger": ledger, "purpose": purpose, "seed": seed}
-        super().__init__(model, args, **options)
+        super().__init__(plan, seed is not None, evaluation_data, internal, args, model=model, **options)
         refuse_trainer(self)
-        self._folder = Path(str(args.output_dir)) / "_private"  # by its name it is not pushed to a hub
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> TrainOutput:
         """Take the steps that are left. Nobody is told the training loss: it is NaN."""
@@ -110,15 +111,14 @@ class Trainer(transformers.Trainer):
         _, optimizer, steps = self._private
         self.state.global_step = optimizer.steps_taken  # past those that a killed run counted and lost
         model.train()
-        seen = []
+        seen: list[Tensor] = []
         for part, more in steps.parts(inputs):
             found = self.compute_loss(model, self._prepare_inputs(part))
             optimizer.backward(found)
             seen.append(untracked(found).detach())
             if more:
                 optimizer.step()
-        if self._internal and self.is_world_process_zero():
-            note(self._folder / "figures.jsonl", optimizer.steps_taken + 1, torch.cat(seen))
+        self.keep(optimizer.steps_taken + 1, torch.cat(seen))
         return torch.zeros((), device=self.args.device)  # for the loop's logs, which people's losses do not enter
 
     def compute_loss(
@@ -133,21 +133,6 @@ class Trainer(transformers.Trainer):
         found = self._loss(outputs, labels)
         return (found, outputs) if return_outputs else found
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        epsilon = self._plan.public_epsilon if "learning_rate" in logs else None
-        self.state.epoch = self.state.global_step / self._plan.all_steps
-        super().log(told(logs) | ({} if epsilon is None else {"epsilon_at_most": epsilon}), start_time)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        mine: Any = self.eval_dataset
-        asked = mine if eval_dataset is None else eval_dataset
-        refuse_training_data(mine[asked] if isinstance(asked, str) else asked, self.train_dataset)
-        return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
-        refuse_training_data(test_dataset, self.train_dataset)
-        return super().get_test_dataloader(test_dataset)
-
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         counted = 0 if self._private is None else self._private[1].steps_taken
@@ -156,8 +141,3 @@ class Trainer(transformers.Trainer):
                 f"{checkpoint} is of {self.state.global_step:,} steps, but {self._folder} counts {counted:,}: going "
                 "on would take steps twice. Resume in the output_dir where the checkpoint was made"
             )
-
-    # A generator's state would tell dropout masks, in which an absence shows; and no draw is repeated (rule 10).
-    def _save_rng_state(self, output_dir: str) -> None: ...
-
-    def _load_rng_state(self, checkpoint: str | None) -> None: ...

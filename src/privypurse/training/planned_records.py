@@ -122,9 +122,8 @@ def _bounds(owner: IntArray, units: int, most: int) -> list[int]:
 
 def _refuse_data(dataset: Any, plan: Plan) -> None:
     """Raise for what is no data set of the plan's records."""
-    if isinstance(dataset, DataLoader | list | tuple) and not (
-        isinstance(dataset, list) and len(dataset) == plan.records
-    ):
+    records = isinstance(dataset, list) and (len(dataset) == plan.records or isinstance(next(iter(dataset), 0), dict))
+    if isinstance(dataset, DataLoader | list | tuple) and not records:
         raise InvalidInput(
             f"dataset is a {type(dataset).__name__}; give the Dataset itself (for tensors: TensorDataset(x, y)); "
             "batches are drawn from it by the plan"

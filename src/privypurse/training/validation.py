@@ -76,7 +76,7 @@ class Validation:
         if validate is None:
             return None
         found = validate if isinstance(validate, Validation) else cls(validate)
-        if _members(found.on, records.dataset):
+        if looks_at_members(found.on, records.dataset):
             raise InvalidInput(
                 "validate looks at records that are trained on, and how good a model is on those is sensitive "
                 "(docs/soundness.md#sensitive-outputs); give records of other people, or public ones"
@@ -103,7 +103,7 @@ def _number(value: Any, name: str) -> float:
     raise InvalidInput(f"validate gave {value!r} as {name}; give a number, or a dictionary of numbers by name")
 
 
-def _members(on: Any, trained: Any) -> bool:
+def looks_at_members(on: Any, trained: Any) -> bool:
     """Whether these are, as far as one sees, records that are trained on."""
     if on is trained or getattr(on, "dataset", None) is trained:
         return True

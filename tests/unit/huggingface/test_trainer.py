@@ -14,6 +14,7 @@ from trainer_tools import (
     PEOPLE,
     STEPS,
     Counting,
+    adapted,
     bert,
     brute_force,
     flat,
@@ -34,18 +35,15 @@ def everybody(clip_norm, steps=1):
 
 
 def lora():
-    import peft
-
-    made = peft.get_peft_model(gpt2(), peft.LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))
-    with torch.no_grad():  # as B begins at zero A would have no gradient
-        for value in made.parameters():
-            if value.requires_grad:
-                value.normal_(0.0, 0.1)
-    return made
+    return adapted(gpt2())
 
 
-@pytest.mark.parametrize("make", [bert, gpt2, pytest.param(lora, marks=pytest.mark.needs("peft"))])
-def test_the_sum_is_that_of_single_records_by_the_models_own_loss(make, tmp_path, monkeypatch):
+LORA = pytest.param(lora, marks=pytest.mark.needs("peft"))
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("make", [bert, gpt2, LORA])
+def test_the_sum_is_that_of_single_records_by_the_models_own_loss(make, checkpointing, tmp_path, monkeypatch):
     """Not divided by the tokens of the batch, not doubled, not averaged: 12 records in parts of at most 5."""
     quiet(monkeypatch)
     model = make()
@@ -53,6 +51,7 @@ def test_the_sum_is_that_of_single_records_by_the_models_own_loss(make, tmp_path
     kept = Keeping(model)
     kept.param_groups[0]["params"] = [value for value in model.parameters() if value.requires_grad]
     options = {"plan": everybody(100.0), "data": data, "optimizers": (kept, None)}
+    options["gradient_checkpointing"] = checkpointing
     trainer(tmp_path, model, **options, per_device_train_batch_size=5).train()
     expected = flat(brute_force(model, data, 100.0)) / PEOPLE
     assert expected.norm() > 0.01
@@ -88,6 +87,7 @@ def test_it_trains_evaluates_predicts_and_tells_nothing_of_peoples_records(tmp_p
         tmp_path,
         model,
         eval_dataset=others,
+        evaluation_data="public",
         callbacks=[counting],
         eval_strategy="steps",
         eval_steps=3,
@@ -117,6 +117,21 @@ def test_it_trains_evaluates_predicts_and_tells_nothing_of_peoples_records(tmp_p
     assert made.predict(others).predictions.shape == (10, 2)
 
 
+def test_the_best_model_by_other_records_is_taken(tmp_path):
+    """Stopping early and choosing by figures on others are free: the models are released."""
+    model = bert()
+    options = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
+    stopping = transformers.EarlyStoppingCallback(early_stopping_patience=1)
+    others = sentences(model, 6, seed=2)
+    data = {"eval_dataset": others, "evaluation_data": "released"}
+    made = trainer(tmp_path, model, **data, callbacks=[stopping], **options, **best)
+    made.train()
+    losses = [logs["eval_loss"] for logs in made.state.log_history if "eval_loss" in logs]
+    assert made.state.best_metric == min(losses)
+    assert made.evaluate()["eval_loss"] == pytest.approx(min(losses), rel=1e-5)
+
+
 def test_without_a_public_cap_no_epsilon_is_told(tmp_path):
     counting = Counting()
     trainer(tmp_path, gpt2(), plan=planned(at_most=None, steps=2), callbacks=[counting]).train()
@@ -134,10 +149,38 @@ def test_internal_figures_go_into_a_local_file_alone(tmp_path, monkeypatch):
     file = tmp_path / "_private" / "figures.jsonl"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [(line["step"], line["records"]) for line in lines] == [(1, PEOPLE), (2, PEOPLE)]
-    assert lines[0]["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert [line["step"] for line in lines] == [1, 2]
+    assert lines[0]["internal"]["training_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
     assert np.isnan(done.training_loss)
     assert not any("loss" in logs for logs in counting.logs)
+
+
+def test_figures_on_other_people_are_for_the_caller_alone(tmp_path):
+    """Nothing was said of evaluation data: logs, callbacks and checkpoints hear nothing, a local file does."""
+    heard = []
+
+    class Hearing(transformers.TrainerCallback):
+        def on_evaluate(self, args, state, control, metrics, **more):
+            heard.append(metrics)
+
+        on_predict = on_evaluate
+
+    counting, model = Counting(), bert()
+    options = {"callbacks": [counting, Hearing()], "internal": True, "save_strategy": "steps", "save_steps": 2}
+    options |= {"eval_dataset": sentences(model, 4, seed=2), "eval_strategy": "steps", "eval_steps": 2}
+    with pytest.warns(pp.PrivyPurseWarning, match="not private for the people in eval_dataset"):
+        made = trainer(tmp_path, model, **options)
+    made.train()
+    state = json.loads((tmp_path / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())
+    told = [*counting.logs, *state["log_history"]]
+    assert len(told) == STEPS  # half of it each
+    assert all(set(logs) <= {"learning_rate", "epsilon_at_most", "epoch", "step"} for logs in told)
+    lines = [json.loads(line) for line in (tmp_path / "_private" / "figures.jsonl").read_text().splitlines()]
+    found = [line["internal"]["validation"]["eval_loss"] for line in lines if "validation" in line["internal"]]
+    assert len(found) == STEPS // 2
+    assert made.evaluate()["eval_loss"] == pytest.approx(found[-1])
+    assert made.predict(options["eval_dataset"]).metrics["test_loss"] == pytest.approx(found[-1])
+    assert not heard
 
 
 def test_the_generators_are_afterwards_what_they_were(tmp_path):

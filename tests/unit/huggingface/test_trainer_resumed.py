@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import privypurse as pp
-from trainer_tools import STEPS, Counting, brute_force, flat, gpt2, planned, sentences, trainer, transformers
+from trainer_tools import STEPS, Counting, adapted, brute_force, flat, gpt2, planned, sentences, trainer, transformers
 from training_tools import count_on_disk, steps_on_disk
 
 pytestmark = [pytest.mark.hf, pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")]
@@ -63,11 +63,10 @@ def test_killed_and_resumed(killed, tmp_path):
     count_on_disk(folder / "_private" / "steps", KILLED_AT)  # at least: some may be counted ahead
     made, counting = goes_on(folder)
     saved = load_file(folder / "checkpoint-3" / "model.safetensors")
-    given = dict(made.model.named_parameters())
-    assert torch.equal(counting.began_with, flat([saved[name] for name in given]))
+    assert all(value.equal(saved[name]) for name, value in counting.began.items())
     assert counting.steps == list(range(KILLED_AT + 1, STEPS + 1))  # released in all: the plan's, and none twice
     assert steps_on_disk(folder / "_private" / "steps") == made.state.global_step == STEPS
-    assert (flat(list(made.model.parameters())) - counting.began_with).norm() > 0
+    assert not any(value.equal(counting.began[name]) for name, value in made.model.named_parameters())
     assert (folder / f"checkpoint-{STEPS}" / "trainer_state.json").exists()
     again, nothing = goes_on(folder)  # all is done: the model of the last checkpoint, and no step
     assert nothing.steps == []
@@ -129,6 +128,29 @@ def test_a_seeded_run_that_was_left_is_the_one_that_was_not(tmp_path):
     assert torch.equal(flat(list(whole.model.parameters())), flat(list(parts.model.parameters())))
 
 
+@pytest.mark.needs("peft")
+def test_adapters_go_on_where_they_were(tmp_path):
+    from safetensors.torch import load_file
+
+    def made(*callbacks):
+        model = adapted(gpt2(resid_pdrop=0.1))
+        options = {"callbacks": [*callbacks], "save_strategy": "steps", "save_steps": 2}
+        return trainer(tmp_path, model, data=sentences(model.get_base_model()), **options)
+
+    made(Stops()).train()
+    saved = load_file(tmp_path / f"checkpoint-{KILLED_AT}" / "adapter_model.safetensors")
+    counting = Counting()
+    again = made(counting)
+    again.train(resume_from_checkpoint=True)
+    assert counting.steps == [5, 6]
+    assert len(saved) == 4
+    for name, value in again.model.named_parameters():
+        if value.requires_grad:
+            before = saved[name.replace(".default", "")]
+            assert counting.began[name].equal(before)
+            assert not value.equal(before)
+
+
 TWO = """
 import sys
 import numpy as np, torch, torch.distributed as dist
@@ -147,6 +169,7 @@ made.train()
 assert dist.get_world_size() == 2
 np.save(folder / f"{dist.get_rank()}.npy", flat(kept.seen[: len(kept.seen) // 2]).numpy())
 made.evaluate()
+dist.barrier()
 dist.destroy_process_group()
 """
 

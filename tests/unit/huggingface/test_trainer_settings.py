@@ -100,11 +100,19 @@ def test_checkpoints_are_not_pushed_with_the_plans_digest(tmp_path):
         Trainer(gpt2(), args, plan=planned(), train_dataset=[])
 
 
+def test_accumulation_by_another_name_is_refused(tmp_path):
+    with pytest.raises(pp.Unsupported, match="add up gradients of several steps"):
+        trainer(tmp_path, gpt2(), accelerator_config={"gradient_accumulation_kwargs": {"num_steps": 2}})
+
+
 def test_what_a_launcher_asks_for_and_labels_by_several_names():
     from privypurse.huggingface.settings import refuse_trainer
 
     made = {"is_deepspeed_enabled": False, "is_fsdp_enabled": False, "label_names": ["labels"]}
+    made |= {"accelerator": SimpleNamespace(scaler=None), "args": SimpleNamespace(gradient_accumulation_steps=1)}
     refuse_trainer(SimpleNamespace(**made))
+    with pytest.raises(pp.Unsupported, match="GradScaler"):
+        refuse_trainer(SimpleNamespace(**{**made, "accelerator": SimpleNamespace(scaler=object())}))
     for name in ("is_deepspeed_enabled", "is_fsdp_enabled"):
         with pytest.raises(pp.Unsupported, match="DeepSpeed or FSDP"):
             refuse_trainer(SimpleNamespace(**{**made, name: True}))
@@ -117,14 +125,25 @@ def test_a_plan_with_extra_steps_is_refused(tmp_path):
         trainer(tmp_path, gpt2(), plan=planned(extra_steps=2))
 
 
+def test_nothing_is_chosen_by_people_who_are_not_charged(tmp_path):
+    for name, value in {"load_best_model_at_end": True, "lr_scheduler_type": "reduce_lr_on_plateau"}.items():
+        options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_dataset": [], name: value}
+        with pytest.raises(pp.InvalidInput, match="metric_for_best_model is 'loss'"):
+            trainer(tmp_path, gpt2(), **options)
+        trainer(tmp_path, gpt2(), **options, evaluation_data="public")
+    with pytest.raises(pp.InvalidInput, match="evaluation_data is 'charged'"):
+        trainer(tmp_path, gpt2(), evaluation_data="charged")
+
+
 def test_figures_on_the_training_data_are_refused(tmp_path):
     model = gpt2()
     data, others = sentences(model), sentences(model, 4, seed=2)
     made = trainer(tmp_path, model, data=data, eval_dataset={"others": others, "mine": data})
     assert "eval_others_loss" in made.evaluate({"others": others})
-    for asked in (lambda: made.evaluate(), lambda: made.evaluate(data), lambda: made.predict(data)):
+    part = torch.utils.data.Subset(data, [0, 1])
+    for asked, on in ((made.evaluate, None), (made.evaluate, data), (made.evaluate, part), (made.predict, data)):
         with pytest.raises(pp.InvalidInput, match="training data"):
-            asked()
+            asked(on)
 
 
 def test_the_settings_that_were_given_stay_as_they_were(tmp_path):
@@ -149,6 +168,12 @@ def test_a_scheduler_of_steps_is_followed(tmp_path):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
     trainer(tmp_path, model, optimizers=(optimizer, scheduler)).train()
     assert optimizer.param_groups[0]["lr"] == 0.125
+
+
+def test_too_few_records_are_counted(tmp_path):
+    model = gpt2()
+    with pytest.raises(pp.InvalidInput, match="dataset has 5 records but the plan is for 12"):
+        trainer(tmp_path, model, data=sentences(model, 5)).train()
 
 
 def test_records_without_labels_are_named(tmp_path):
