@@ -29,8 +29,17 @@ def programs(text: str) -> list[str]:
     return found
 
 
+COMPONENTS = {"transformers": "hf", "peft": "peft", "lightning": "lightning"}
+
+
+def needed(program: str) -> list[pytest.MarkDecorator]:
+    """What a program imports and not every machine has."""
+    modules = re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE)
+    return [pytest.mark.needs(COMPONENTS[module]) for module in modules if module in COMPONENTS]
+
+
 PROGRAMS = [
-    pytest.param(program, id=f"{page.name}-{number}")
+    pytest.param(program, id=f"{page.name}-{number}", marks=needed(program))
     for page, text in TEXTS.items()
     for number, program in enumerate(programs(text))
 ]

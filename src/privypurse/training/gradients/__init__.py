@@ -6,7 +6,14 @@ The tape notes what went into each layer and what came back to it (`tape`); a la
 """
 
 # Imported for what they register: each file is the rule of one kind of layer.
-from privypurse.training.gradients import convolution, embedding, linear, normalisation, recurrent  # noqa: F401
+from privypurse.training.gradients import (  # noqa: F401
+    convolution,
+    embedding,
+    linear,
+    normalisation,
+    recurrent,
+    transformers_layers,
+)
 from privypurse.training.gradients.check_rule import check_rule
 from privypurse.training.gradients.clipping import clip_factors, clipped_sum, norms, per_record_norms, recorded, sums
 from privypurse.training.gradients.rule import Call, Rule, handles

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.clipping import norms, sums, uses_of
-from privypurse.training.gradients.rule import RULES
+from privypurse.training.gradients.rule import RULES, rule_of
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.replaced_records import counts_records
 
@@ -32,7 +32,7 @@ def check_rule(layer: nn.Module, *inputs: Any, **options: Any) -> None:
 
 
 def _require_a_rule(kind: type[nn.Module]) -> None:
-    if kind in RULES:
+    if rule_of(kind) is not None:
         return
     above = next((base.__name__ for base in kind.__mro__ if base in RULES), None)
     why = f"; that of {above} is not used for its subclasses" if above else ""

@@ -9,43 +9,42 @@ from privypurse.training.gradients.numerics import as_wide, at_least_float32, fr
 from privypurse.training.gradients.rule import Call, Rule, handles
 
 
-def _tokens(call: Call) -> tuple[Tensor, Tensor]:
-    """Indices (record, token) and the gradient of what they looked up, 0 where the table takes none."""
-    layer: nn.Embedding = call.module  # type: ignore[assignment]
-    index = call.inputs[0].reshape(call.output_gradient.shape[0], -1)
-    g = at_least_float32(call.output_gradient).reshape(*index.shape, -1)
-    if layer.padding_idx is not None:
-        g = g.masked_fill((index == layer.padding_idx).unsqueeze(-1), 0.0)
-    return index, g
-
-
 @handles(nn.Embedding)
 class EmbeddingRule(Rule):
     features = -1
     records_anywhere = True
 
+    def tokens(self, call: Call) -> tuple[Tensor, Tensor]:
+        """Indices (record, token) and the gradient of what they looked up, 0 where the table takes none."""
+        layer: nn.Embedding = call.module  # type: ignore[assignment]
+        index = call.inputs[0].reshape(call.output_gradient.shape[0], -1)
+        g = at_least_float32(call.output_gradient).reshape(*index.shape, -1)
+        if layer.padding_idx is not None:
+            g = g.masked_fill((index == layer.padding_idx).unsqueeze(-1), 0.0)
+        return index, g
+
     def settle(self, call: Call) -> None:
         """Nothing is made: norms and sums follow from input and output gradient."""
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
-        index, g = _tokens(call)
+        index, g = self.tokens(call)
         # Two tokens meet in the gradient only where they look up the same row.
         same = (index.unsqueeze(1) == index.unsqueeze(2)).to(g.dtype)
         return {"weight": from_grams(same, torch.bmm(g, g.transpose(1, 2)), g.shape[2] + g.shape[1])}
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
-        index, g = _tokens(call)
+        index, g = self.tokens(call)
         g = as_wide(g, weights)
         table = torch.zeros(call.module.weight.shape, dtype=g.dtype, device=g.device)  # type: ignore[arg-type]
         table.index_add_(0, index.flatten(), (g * spread(weights, g)).flatten(0, 1))
         return {"weight": table}
 
     def term_norms(self, call: Call) -> dict[str, Tensor]:
-        index, g = _tokens(call)
+        index, g = self.tokens(call)
         return {"weight": square_sum(g).sqrt() * index.shape[1] ** 0.5}
 
     def per_record(self, call: Call) -> dict[str, Tensor]:
-        index, g = _tokens(call)
+        index, g = self.tokens(call)
         layer: nn.Embedding = call.module  # type: ignore[assignment]
         table = torch.zeros((index.shape[0], *layer.weight.shape), dtype=g.dtype, device=g.device)
         return {"weight": table.scatter_add_(1, index.unsqueeze(-1).expand_as(g), g)}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
-from privypurse.training.gradients.layout import RECORDS_FIRST, Layout
+from privypurse.training.gradients.layout import RECORDS_FIRST, Layout, form
 from privypurse.training.gradients.rule import Rule
 from privypurse.training.isolation.memory import Memory
 from privypurse.training.isolation.replaced_records import first_rows
@@ -35,6 +35,7 @@ class _Shapes:
 
     inputs: tuple[torch.Size, ...]
     output: torch.Size
+    form: str
 
 
 def bound(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Given:
@@ -81,8 +82,9 @@ def _noted(
     def note(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
         first = output[0] if isinstance(output, tuple) else output
         if isinstance(first, Tensor):
-            taken = _taken_apart(rules[layer], bound(layer, inputs, options))
-            noted.setdefault(layer, []).append(_Shapes(taken, first.shape))
+            given = bound(layer, inputs, options)
+            shapes = _Shapes(_taken_apart(rules[layer], given), first.shape, form(given))
+            noted.setdefault(layer, []).append(shapes)
         return known.get(layer, RECORDS_FIRST).for_each(output, records)
 
     with ExitStack() as undo:
@@ -115,11 +117,11 @@ def _layout(rule: Rule, many: list[_Shapes], few: list[_Shapes]) -> Layout:
     refused = [each for each in found if each.complaint is not None]
     if refused:
         return refused[0]
-    dims, constants = {each.dim for each in found}, {each.constants for each in found}
-    one_row = any(each.one_row for each in found)
-    if len(dims) > 1 or len(constants) > 1 or (one_row and dims != {0}):
+    dims, one_row = {each.dim for each in found}, any(each.one_row for each in found)
+    constants = frozenset(each for layout in found for each in layout.constants)
+    if len(dims) > 1 or len(dict(constants)) < len(constants) or (one_row and dims != {0}):
         return Layout(complaint="has records in different places in several calls")
-    return Layout(max(dims, default=0), one_row, frozenset().union(*constants))
+    return Layout(max(dims, default=0), one_row, constants)
 
 
 def _of_call(rule: Rule, many: _Shapes, few: _Shapes) -> Layout:
@@ -129,9 +131,11 @@ def _of_call(rule: Rule, many: _Shapes, few: _Shapes) -> Layout:
     alike = {number for number, (one, other) in enumerate(pairs) if one == other}
     one_row = many.output == few.output and many.output[:1] == (1,)
     if rule.takes_all_apart:
-        taken, constants = [dims for number, dims in enumerate(inputs) if number not in alike], frozenset(alike)
+        taken = [dims for number, dims in enumerate(inputs) if number not in alike]
+        constants = frozenset({(many.form, frozenset(alike))})
     else:
-        taken, constants = [] if one_row and all(one[:1] == (1,) for one in many.inputs) else inputs, frozenset()
+        taken = [] if one_row and all(one[:1] == (1,) for one in many.inputs) else inputs
+        constants = frozenset()
     common = {0} if one_row else output
     common = common.intersection(*taken) if taken or not rule.takes_all_apart or one_row else set()
     if common and (0 in common or rule.records_anywhere):

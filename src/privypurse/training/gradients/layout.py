@@ -13,6 +13,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from privypurse.errors import InvalidInput
+
 COUNT_RECORDS = (
     "the first dimension of what every trainable layer gets and gives must count records. Keep (records, tokens, "
     "features) instead of (records · tokens, features), make recurrent layers that are given records first with "
@@ -29,6 +31,12 @@ class Constant:
     value: Tensor
 
 
+def form(given: Any) -> str:
+    """In which form something is given: by which names, and how many dimensions each tensor has."""
+    leaves, structure = tree_flatten(given)
+    return f"{structure} {[leaf.dim() if isinstance(leaf, Tensor) else None for leaf in leaves]}"
+
+
 @dataclass(frozen=True)
 class Layout:
     """Of a layer, in all of its calls."""
@@ -37,8 +45,8 @@ class Layout:
     """The dimension of its inputs and its output that counts records."""
     one_row: bool = False
     """Whether it gives one row for all records in some calls; then ``dim`` is 0."""
-    constants: frozenset[int] = frozenset()
-    """Which of the tensors that it is given are the same for all records, for rules that run the layer again."""
+    constants: frozenset[tuple[str, frozenset[int]]] = frozenset()
+    """For rules that take all apart that a layer is given: which tensors are the same for all records, by `form`."""
     complaint: str | None = None
     """Why the layer cannot be trained, if so: records are not to be found in what it is given, or gives."""
 
@@ -57,11 +65,17 @@ class Layout:
         """What the layer is given, with `Constant` around what is the same for all records."""
         if not self.constants:
             return given
-        leaves, form = tree_flatten(given)
+        same = dict(self.constants).get(form(given))
+        if same is None:
+            raise InvalidInput(
+                "a layer that no rule knows is given other tensors, or of other dimensions, than in the first pass "
+                "of this run, so that nobody knows which of them count records; call it alike in all passes"
+            )
+        leaves, structure = tree_flatten(given)
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        for number in self.constants & set(range(len(places))):
+        for number in same:
             leaves[places[number]] = Constant(leaves[places[number]])
-        return tree_unflatten(leaves, form)
+        return tree_unflatten(leaves, structure)
 
 
 RECORDS_FIRST = Layout()

@@ -13,7 +13,7 @@ from privypurse.training.gradients.rule import Call, handles
 from privypurse.training.gradients.weight_and_bias import ProductRule
 
 
-def _by_token(values: Tensor) -> Tensor:
+def by_token(values: Tensor) -> Tensor:
     """As (record, token, feature)."""
     return values.reshape(values.shape[0], -1, values.shape[-1])
 
@@ -21,7 +21,7 @@ def _by_token(values: Tensor) -> Tensor:
 def _tokens(call: Call, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
     """Input and output gradient of some records, by token."""
     a, g = call.input_and_gradient(some)
-    return _by_token(a), _by_token(g)
+    return by_token(a), by_token(g)
 
 
 def _sizes(call: Call) -> tuple[int, int, int]:
@@ -58,8 +58,8 @@ class LinearRule(ProductRule):
 
     def joined(self, calls: list[Call]) -> Call:
         """One use over the tokens of all."""
-        inputs = torch.cat([_by_token(call.inputs[0]) for call in calls], dim=1)
-        gradient = torch.cat([_by_token(call.output_gradient) for call in calls], dim=1)
+        inputs = torch.cat([by_token(call.inputs[0]) for call in calls], dim=1)
+        gradient = torch.cat([by_token(call.output_gradient) for call in calls], dim=1)
         return replace(calls[0], inputs=(inputs,), gradient=gradient)
 
     def weight_squares(self, call: Call) -> Tensor:
@@ -98,5 +98,5 @@ class LinearRule(ProductRule):
         return _made(*_tokens(call))
 
     def over_tokens(self, g: Tensor) -> Tensor:
-        g = _by_token(g)
+        g = by_token(g)
         return g.sum(dim=1) if g.shape[1] > 1 else g[:, 0]

@@ -234,6 +234,24 @@ RULES: dict[type[nn.Module], Rule] = {}
 Made = TypeVar("Made", bound=type[Rule])
 
 
+_NAMED: dict[str, Rule] = {}
+
+
+def rule_of(kind: type[nn.Module]) -> Rule | None:
+    """The rule of this kind of layer, if there is one."""
+    return RULES.get(kind) or _NAMED.get(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def handles_named(*names: str) -> Callable[[Made], Made]:
+    """As `handles`, for layers of packages that are not imported, by where they are defined."""
+
+    def register(rule: Made) -> Made:
+        _NAMED.update({name: rule() for name in names})
+        return rule
+
+    return register
+
+
 def handles(*kinds: type[nn.Module]) -> Callable[[Made], Made]:
     """Class decorator: an instance of the rule handles these layers, not their subclasses. The latest one counts."""
 

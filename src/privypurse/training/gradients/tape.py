@@ -39,7 +39,7 @@ from privypurse.training.gradients.recomputation import (
     take_inputs_back,
     watch_again,
 )
-from privypurse.training.gradients.rule import RULES, Call, InParts, Part, Rule
+from privypurse.training.gradients.rule import Call, InParts, Part, Rule, rule_of
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
 from privypurse.training.isolation.replaced_records import detached
@@ -119,7 +119,7 @@ class Tape:
 def watched_layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule]]:
     """The layers to be watched: each handled by its rule, or as a whole where no rule knows it."""
     require_known_apart([("", model)], prefix)
-    rule = RULES.get(type(model))
+    rule = rule_of(type(model))
     # The weight of a parametrised layer is made of what lies in modules inside.
     whole = parametrize.is_parametrized(model) or (rule is not None and rule.whole_module)
     own = [parameter for parameter in model.parameters(recurse=whole) if parameter.requires_grad]
@@ -259,9 +259,10 @@ class Recorder:
 
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
             refuse_reentrant()
-            given = bound(module, tuple(inputs), options)
-            _refuse_packed(module, given[0])
-            inputs, options = layout.to_front(layout.marked(tree_map(detached, given)))
+            inputs, options = bound(module, tuple(inputs), options)
+            _refuse_packed(module, inputs)
+            inputs, options = tree_map(detached, inputs), tree_map(detached, options) if options else {}
+            inputs, options = layout.to_front(layout.marked((inputs, options)))
             if layout.one_row and not rule.takes_all_apart:
                 inputs = tuple(layout.for_each(value, tape.records) for value in inputs)
             call = Call(module, rule, names, inputs, options, layout=layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,7 +15,8 @@ from privypurse.errors import InvalidInput
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
 from privypurse.training.gradients.find_layouts import bound
 from privypurse.training.gradients.layout import COUNT_RECORDS, Constant, Layout
-from privypurse.training.gradients.rule import Rule
+from privypurse.training.gradients.numerics import at_least_float32
+from privypurse.training.gradients.rule import InParts, Rule
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.dropout import DropoutOff
 from privypurse.training.isolation.memory import Memory, fingerprint
@@ -33,10 +34,13 @@ _SAME_ON_AVERAGE = (1e-3, 1e-4)
 
 _LOUD = 1000.0  # instead of about 1: what a loud record's losses weigh
 
-_MODEL = "the model"
+_MODEL = "what the model gives"
+
+_SUMS = 16  # of a layer's input are kept for each record
+_GOLDEN = (5**0.5 - 1) / 2
 
 Seen = list[tuple[str, Tensor]]
-"""What every watched layer gave, with one row for all what it got too, and the model at the end."""
+"""What every watched layer got and gave, and the model at the end."""
 
 
 def require_isolated(
@@ -184,7 +188,7 @@ def _require_same_rows(whole: Seen, other: Seen, rows: Tensor) -> None:
     name = others[0] if others else _first_changed(whole, other, rows)
     if name is not None:
         raise InvalidInput(
-            f"what {name} gives for a record changes with the other records in the batch, {NO_BOUND}: nothing may "
+            f"{name} for a record changes with the other records in the batch, {NO_BOUND}: nothing may "
             "be computed over the first dimension, rows must keep their order, and random numbers come from the "
             "global generators. A model that gives its own mean loss should give one loss for each record"
         )
@@ -207,7 +211,7 @@ def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
         if one.shape[:1] != (records,) or other.shape[:1] != (few,):
             counts = [values.shape[0] if values.dim() else 0 for values in (one, other)]
             raise InvalidInput(
-                f"{name} gives {counts[0]} rows for {records} records and {counts[1]} for {few}: {COUNT_RECORDS}"
+                f"{name} has {counts[0]} rows for {records} records and {counts[1]} for {few}: {COUNT_RECORDS}"
             )
 
 
@@ -229,19 +233,17 @@ def _changed(mine: Tensor, now: Tensor, whole: Tensor, *, one_shape: bool) -> bo
 
 
 def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
-    """What every layer got and gave, records first, and the model at the end."""
+    """What every layer got and gave, records first, and what the model gave at the end."""
     found: Seen = []
 
     def noting(name: str, rule: Rule) -> Callable[..., Any]:
         def note(module: nn.Module, inputs: Any, options: Any, output: Any) -> Any:
-            layer, layout = f"layer {name or 'model'} ({type(module).__name__})", recorder.layout(module)
-            given = layout.marked(bound(module, inputs, options))
-            common = [leaf.value for leaf in tree_leaves(given) if isinstance(leaf, Constant)]
-            found.extend((layer, value.expand(records, *value.shape)) for value in common)
-            if layout.one_row and not rule.takes_all_apart:
-                found.append((layer, layout.for_each(given[0][0], records)))
+            layer, layout = f"what layer {name or 'model'} ({type(module).__name__})", recorder.layout(module)
+            if layout.complaint is None and not isinstance(rule, InParts):
+                for value in _given(rule, layout, bound(module, inputs, options), records):
+                    found.append((f"{layer} is given", _digest(value)))
             output = layout.for_each(output, records)
-            found.append((layer, layout.to_front(rule.rows(module, output))))
+            found.append((f"{layer} gives", layout.to_front(rule.rows(module, output))))
             return output
 
         return note
@@ -252,3 +254,26 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
                 undo.enter_context(module.register_forward_hook(noting(name, rule), with_kwargs=True))
         output = recorder.model(*called_with[0], **called_with[1])
     return found + [(_MODEL, leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]
+
+
+def _given(rule: Rule, layout: Layout, given: Given, records: int) -> Iterator[Tensor]:
+    """What a layer's rule takes apart by records, a row for each; what is the same for all, for each."""
+    for leaf in tree_leaves(layout.marked(given)) if rule.takes_all_apart else given[0][:1]:
+        if isinstance(leaf, Constant):
+            yield leaf.value.expand(records, *leaf.value.shape)
+        elif isinstance(leaf, Tensor):
+            yield layout.for_each(layout.to_front(leaf), records)
+
+
+def _digest(value: Tensor) -> Tensor:
+    """A few sums over each row, with weights that are like none of a model's: a whole copy of all inputs is too much.
+
+    What a layer gives does not tell what it is given while its weights are zero, as they often are at first.
+    """
+    if not value.is_floating_point():
+        return value
+    rows = at_least_float32(value).flatten(1) if value.dim() > 1 else at_least_float32(value).unsqueeze(1)
+    weights = (torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device) * _GOLDEN).frac().to(
+        rows.dtype
+    ) - 0.5
+    return torch.stack([part.sum(dim=1) for part in (rows * weights).tensor_split(_SUMS, dim=1)], dim=1)

@@ -218,6 +218,18 @@ class QuietMean(MeanOfRecords):
         return self.context(x.mean(0, keepdim=True))
 
 
+class QuietRows(Base):
+    """A row for each record, made of all; the layer's weights are zero at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside = nn.Linear(WIDTH, WIDTH, bias=False)
+        nn.init.zeros_(self.beside.weight)
+
+    def positions(self, x: Tensor) -> Tensor:
+        return super().positions(x) + self.beside(x - x.mean(0))
+
+
 class Loudest(Base):
     """One row of all, by a choice among records."""
 
@@ -251,6 +263,7 @@ class MaskOfRecords(Attending):
         (MeanOfRecords, "changes with the other records"),
         (CountsRecords, "changes with the other records"),
         (QuietMean, "changes with the other records"),
+        (QuietRows, r"layer beside \(Linear\) is given for a record changes with the other records"),
         (Loudest, "changes with the other records"),
         (FirstRow, "what layer table gives is used by one record for another"),
         (Repeats, "table: such a layer gives one row for all records"),
@@ -294,6 +307,25 @@ def test_a_batch_of_one_record_is_no_row_for_all() -> None:
     tape, (many, labels) = Tape(5), data(5)
     torch.autograd.backward(loss(recorder.forward(tape, many), labels).sum())
     torch.testing.assert_close(norms(tape), alone(model, many, labels)[0], rtol=1e-6, atol=0.0)
+
+
+def test_a_layer_that_is_called_otherwise_than_before_is_refused() -> None:
+    """What is the same for all records was found by what it was given first: a mask of records is no such mask."""
+
+    class Changes(Attending):
+        later = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            mask = x[..., 0] > 5 if self.later else None
+            seen, _ = self.attention(x, x, x, mask, need_weights=False)
+            return self.last(seen.mean(1))
+
+    model, (x, _) = Changes(batch_first=True).double(), data(5)
+    recorder = Recorder(model)
+    recorder.forward(Tape(5), x)
+    model.later = True
+    with pytest.raises(pp.InvalidInput, match="other tensors"):
+        recorder.forward(Tape(5), x)
 
 
 def test_a_table_without_a_row_for_each_record_is_refused_by_name_or_frozen() -> None:
