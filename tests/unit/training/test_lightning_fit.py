@@ -432,3 +432,44 @@ def test_loggers_get_the_cap_that_may_be_told(at_most, seed):
     used = trainer(logger=logger, log_every_n_steps=1)
     fit(Classifier(), planned(at_most=at_most), used, seed=seed)
     assert logger.told.get("epsilon_at_most") == (5.0 if at_most and seed is None else None)
+
+
+@pytest.mark.hf
+@pytest.mark.needs("hf", "peft")
+def test_a_model_of_hugging_face_with_adapters_trains_in_a_module():
+    import peft
+    import transformers
+
+    sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    texts = torch.randint(5, 60, (60, 8), generator=torch.Generator().manual_seed(0))
+    data = [{"input_ids": text, "labels": text[0] % 2} for text in texts]
+
+    def adapted():
+        torch.manual_seed(0)
+        model = transformers.BertForSequenceClassification(transformers.BertConfig(intermediate_size=32, **sizes))
+        return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query"], task_type="SEQ_CLS"))
+
+    class Adapted(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, self.loss = adapted(), pp.losses.for_model(adapted().base_model.model)
+
+        def training_step(self, batch, batch_idx):
+            return self.loss(self.model(input_ids=batch["input_ids"]), batch["labels"])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.5)
+
+    module, bare, plan = Adapted(), adapted(), planned(steps=3)
+    fit(module, plan, data=data)
+    optimizer = torch.optim.SGD([p for p in bare.parameters() if p.requires_grad], lr=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivyPurseWarning)
+        model, optimizer, loader = pp.make_private(bare, optimizer, data, plan, seed=3)
+        for batch in loader:
+            optimizer.zero_grad()
+            optimizer.backward(module.loss(model(input_ids=batch["input_ids"]), batch["labels"]))
+            optimizer.step()
+    assert same(module.model, bare)
+    moved = [name for name, value in adapted().named_parameters() if not torch.equal(value, bare.get_parameter(name))]
+    assert moved == [name for name, value in bare.named_parameters() if value.requires_grad]
