@@ -190,3 +190,10 @@ def test_without_transformers_it_says_what_it_needs(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
     with pytest.raises(ImportError, match=r"needs transformers: pip install 'privypurse\[huggingface\]'"):
         importlib.reload(privypurse.huggingface)
+
+
+def test_no_folder_of_tests_is_taken_for_a_package_of_hugging_face():
+    """Folders of tests are on the path: one called datasets, even empty, was imported as that package."""
+    for name in ("datasets", "evaluate", "accelerate", "peft", "trl"):
+        found = importlib.util.find_spec(name)
+        assert found is None or found.origin is not None, f"{list(found.submodule_search_locations)}: remove it"
