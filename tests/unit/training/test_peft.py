@@ -120,6 +120,23 @@ def test_norms_with_more_of_lora_are_the_true_ones(options):
     require_true_norms(adapted("llama", peft.LoraConfig(r=3, **options)), "llama")
 
 
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("gpt2", lambda: peft.LoraConfig(r=3, target_modules=["wte", "c_attn"], ensure_weight_tying=True)),
+        ("gpt2", lambda: peft.LoraConfig(r=3, target_modules=["wte", "lm_head"], ensure_weight_tying=True)),
+        ("gpt2", lambda: peft.LoraConfig(r=3, target_modules=["c_attn"], modules_to_save=["wte"])),
+        ("bert", lambda: peft.LoraConfig(r=3, target_modules=["query"], task_type="SEQ_CLS")),
+        ("llama", lambda: peft.LoraConfig(r=3, target_modules=["q_proj"], trainable_token_indices=[1, 2])),
+        ("llama", lambda: peft.VeraConfig(r=4, target_modules=["q_proj"])),
+        ("llama", lambda: peft.OFTConfig(oft_block_size=4, target_modules=["q_proj"])),
+    ],
+    ids=["tied to the head", "both tied", "a table trained whole", "a classifier", "single words", "VeRA", "OFT"],
+)
+def test_norms_with_what_is_tied_or_shared_are_the_true_ones(family, config):
+    require_true_norms(adapted(family, config()), family)
+
+
 class Texts(Dataset):
     def __init__(self, family: str) -> None:
         self.given = batch(family)
@@ -172,6 +189,23 @@ def test_a_bypassed_adapter_is_named(monkeypatch):
     monkeypatch.setattr(peft.tuners.lora.Linear, "forward", past_its_layers)
     with pytest.raises(pp.InvalidInput, match=r"q_proj\.lora_A\.default\.weight would get noise alone"):
         trained(model, "llama")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (lambda: peft.LoHaConfig(r=2, target_modules=["q_proj"]), "q_proj.*cannot be run again for each record"),
+        (
+            lambda: peft.VBLoRAConfig(r=2, num_vectors=8, vector_length=8, target_modules=["q_proj"]),
+            "would get noise alone",
+        ),
+        (lambda: peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3), "prompt_encoder"),
+    ],
+    ids=["LoHa", "VB-LoRA", "prompts"],
+)
+def test_what_cannot_be_trained_is_refused_by_name(config, message):
+    with pytest.raises(pp.InvalidInput, match=message):
+        trained(adapted("llama", config()), "llama")
 
 
 def test_dora_is_refused_by_name():

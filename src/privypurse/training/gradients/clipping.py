@@ -214,6 +214,8 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, check: bool = Tr
     if check:
         recorder.refuse_strangers(output)
         require_own_losses(loss_fn, output, y, records)
+    if not losses.requires_grad:
+        raise InvalidInput("no gradient would come back to any trainable layer: the losses hang on none of them")
     torch.autograd.backward(losses.sum())
     return tape, losses.detach()
 

@@ -22,6 +22,14 @@ _RECURRENT = {
 }
 
 
+_CANNOT = {
+    "saved tensor hooks": "uses gradient checkpointing inside",
+    "called random operation": "draws random numbers inside",
+    "setup_context": "uses an autograd.Function of its own that torch.func cannot take",
+}
+"""What torch.func says of a layer that cannot be run for each record, and why that is."""
+
+
 class GenericRule(Rule):
     """Runs the layer again for each record alone, vectorised, and pulls the output's gradient back.
 
@@ -63,12 +71,13 @@ class GenericRule(Rule):
         try:
             return dict(each(trained, back, *inputs))
         except RuntimeError as error:
-            if "saved tensor hooks" not in str(error):
+            why = next((why for word, why in _CANNOT.items() if word in str(error)), None)
+            if why is None:
                 raise
             raise InvalidInput(
-                f"layer {call.path} ({type(layer).__name__}), which no rule knows, uses gradient checkpointing "
-                "inside, and cannot be run again for each record. Turn that off there, or put its bare parameters "
-                "into modules of their own (docs/own-layers.md shows how to write a rule)"
+                f"layer {call.path} ({type(layer).__name__}), which no rule knows, {why}, and cannot be run again "
+                "for each record. Turn that off there, or put its bare parameters into modules of their own "
+                "(docs/own-layers.md shows how to write a rule)"
             ) from error
 
 
