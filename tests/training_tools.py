@@ -64,7 +64,8 @@ def steps_on_disk(journal: Path) -> int:
 def count_on_disk(journal: Path, steps: int) -> None:
     """As if so many steps had been counted by a run that was killed."""
     file = HeldFile(journal, "journal", b"")
-    file.write(file.content.split()[0] + f" {steps}".encode())
+    plan, _, run = file.content.decode().split()
+    file.write(f"{plan} {steps} {run}".encode())
     file.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import threading
 import time
 import warnings
@@ -41,6 +42,8 @@ class Journal:
     def __init__(self, path: str | Path, plan: str, steps: int) -> None:
         """``plan`` is the fingerprint of the plan whose ``steps`` steps are counted."""
         self._plan, self._steps, self._thread = plan, steps, threading.RLock()
+        self.run = secrets.token_hex(16)
+        """A name for the run that it counts, made with the file: by it saved states are known as its own."""
         busy = (
             f"another run holds the journal {path}; wait for it, or stop it. If it is an earlier one of "
             "this process, optimizer.close() lets go of it"
@@ -50,7 +53,8 @@ class Journal:
         except OSError as error:
             raise InvalidInput(f"the journal {path} cannot be opened: {error.strerror}") from None
         self._file = HeldFile(path, "journal", self._entry(0), busy=busy, again="make the run anew")
-        whose, _, counted = self._file.content.decode("ascii").partition(" ")
+        whose, counted, *name = self._file.content.decode("ascii").split(" ")
+        self.run = name[0] if name else self.run  # files of earlier versions have none
         if whose != plan:
             self._file.close()
             raise InvalidInput(
@@ -62,7 +66,7 @@ class Journal:
         atexit.register(self.close)
 
     def _entry(self, steps: int) -> bytes:
-        return f"{self._plan} {steps}".encode("ascii")
+        return f"{self._plan} {steps} {self.run}".encode("ascii")
 
     def count(self, steps: int) -> None:
         """Make sure that ``steps`` steps are on disk."""

@@ -76,8 +76,9 @@ class PrivateRun:
             accounting.resumed(0, self.steps_taken)
         self.account: Account | None = None
         self._journal_path = None if journal is None else Path(journal)
-        self._name, self._released = self.processes.same(secrets.token_hex(16)), False
-        """By which a saved state is known as this run's; in a ledger the run's id."""
+        own = secrets.token_hex(16) if self.journal is None else self.journal.run
+        self._name, self._released = self.processes.same(own), False
+        """By which a saved state is known as this run's; of one with a journal it lasts."""
         self._went_on_from = "", 0  # the name of another run, and how many of its steps are in this one's account
 
     def charge_to(self, ledger: Ledger | Account | None, purpose: str) -> None:
@@ -104,7 +105,6 @@ class PrivateRun:
             counted = self.steps_taken if self.source.secure else None  # a seeded run takes its steps again
             ledger = Account(ledger, self.plan, self.processes, self._journal_path, purpose, counted)
         self.account = ledger
-        self._name = self.processes.same(ledger.run_id)
         if self.accounting is not None and self.plan.filter is not None:
             ledger.hold(self.accounting)
         self._leave_out(ledger)
@@ -310,7 +310,7 @@ class PrivateRun:
         before, steps = self._went_on_from
         if not self.source.secure or name == self._name:
             return
-        if not self._released and (self._journal_path is None or self.account is None or not self.steps_taken):
+        if not self._released and (self._journal_path is None or not self.steps_taken):
             self._went_on_from = name, saved
         elif name != before or saved > steps:
             raise InvalidInput(

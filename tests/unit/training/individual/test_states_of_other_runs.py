@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,12 @@ def test_the_broken_twin_charges_less_than_was_released(tmp_path: Path, monkeypa
     assert undercharged(World(tmp_path))
 
 
-def test_a_run_that_goes_on_with_its_journal_takes_no_state_of_another(tmp_path: Path) -> None:
-    """Of its own earlier steps the ledger knows; of what they cost each person only its own states do."""
+@pytest.mark.parametrize("kept", ["in a ledger", "by the run alone"])
+def test_a_run_that_goes_on_with_its_journal_takes_no_state_of_another(tmp_path: Path, kept: str) -> None:
+    """How many steps it took its journal knows; what they cost each person only its own states do."""
     world = World(tmp_path)
+    if kept == "by the run alone":
+        world.ledger, world.plan = None, replace(world.plan, ledger=None)
     run = world.begun(1e-3, journal=tmp_path / "one")
     small = steps(*run, 6)
     run[1].close()
