@@ -3,7 +3,7 @@
 import copy
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import privypurse as pp
 from components import require
 from privypurse.training import mechanism
 from privypurse.training.gradients import check_rule, per_record_norms
+from privypurse.training.gradients import tape as tapes
 from privypurse.training.gradients.rule import RULES
 from training_tools import Keeping, quiet
 
@@ -78,14 +79,6 @@ _RESNET = {
 }
 
 
-def frozen_tables(model: nn.Module) -> nn.Module:
-    """T5 without training its tables of relative positions, which no record has a row of."""
-    for name, layer in model.named_modules():
-        if name.endswith("relative_attention_bias"):
-            layer.requires_grad_(False)
-    return model
-
-
 @dataclass(frozen=True)
 class Family:
     """A model and what it is given; outputs are classes of records, or of tokens."""
@@ -143,7 +136,8 @@ FAMILIES = {
     "qwen3": Family("Qwen3ForCausalLM", "Qwen3Config", {**_DECODER, "head_dim": 8}),
     "bart": Family("BartForSequenceClassification", "BartConfig", _BART),
     "bart, sequences": Family("BartForConditionalGeneration", "BartConfig", _BART, decoder=True),
-    "t5, frozen tables": Family("T5ForConditionalGeneration", "T5Config", _T5, decoder=True, change=frozen_tables),
+    "t5": Family("T5ForConditionalGeneration", "T5Config", _T5, decoder=True),
+    "mt5": Family("MT5ForConditionalGeneration", "MT5Config", _T5, decoder=True),
     "vit": Family("ViTForImageClassification", "ViTConfig", _VIT, images=True),
     "resnet": Family("ResNetForImageClassification", "ResNetConfig", _RESNET, images=True, change=pp.fix),
 }
@@ -339,8 +333,10 @@ def test_a_linear_layer_of_gpt2_is_no_linear_layer_of_torch(tokens: int, monkeyp
         check_rule(LAYERS["square Conv1D"](), torch.randn(RECORDS, tokens, WIDTH))
 
 
-def test_tables_of_relative_positions_are_refused_by_name() -> None:
-    family = replace(FAMILIES["t5, frozen tables"], change=lambda model: model)
+def test_a_table_that_is_looked_up_once_for_all_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: T5's tables of relative positions as T5 looks them up."""
+    monkeypatch.setattr(tapes, "look_up_for_each", lambda *given: None)
+    family = FAMILIES["t5"]
     model = family.made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(pp.InvalidInput, match=r"relative_attention_bias.*requires_grad_\(False\)"):

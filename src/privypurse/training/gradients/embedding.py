@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.numerics import as_wide, at_least_float32, from_grams, spread, square_sum
+from privypurse.training.gradients.numerics import (
+    as_wide,
+    at_least_float32,
+    from_grams,
+    spread,
+    square_sum,
+    weighted_rows,
+)
 from privypurse.training.gradients.rule import Call, Rule, handles
 
 
@@ -27,15 +34,22 @@ class EmbeddingRule(Rule):
         """Nothing is made: norms and sums follow from input and output gradient."""
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
+        tokens = call.output_gradient[0].numel() // call.output_gradient.shape[-1]
+        if tokens**2 > call.module.get_parameter("weight").numel():
+            call.kept = self.per_record(call)  # a small table, and many places: less than a matrix of places
+            return {"weight": square_sum(call.kept["weight"])}
         index, g = self.tokens(call)
         # Two tokens meet in the gradient only where they look up the same row.
         same = (index.unsqueeze(1) == index.unsqueeze(2)).to(g.dtype)
         return {"weight": from_grams(same, torch.bmm(g, g.transpose(1, 2)), g.shape[2] + g.shape[1])}
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
+        shape = call.module.get_parameter("weight").shape
+        if "weight" in call.kept:
+            return {"weight": weighted_rows(call.kept.pop("weight").flatten(1), weights).view(shape)}
         index, g = self.tokens(call)
         g = as_wide(g, weights)
-        table = torch.zeros(call.module.weight.shape, dtype=g.dtype, device=g.device)  # type: ignore[arg-type]
+        table = torch.zeros(shape, dtype=g.dtype, device=g.device)
         table.index_add_(0, index.flatten(), (g * spread(weights, g)).flatten(0, 1))
         return {"weight": table}
 

@@ -7,7 +7,7 @@ to be equal, and though a batch has one record alone, nothing is taken for recor
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,11 +47,17 @@ def bound(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) ->
 
 
 def find_layouts(
-    model: nn.Module, layers: Iterable[tuple[nn.Module, Rule]], given: Given, records: int, constants: frozenset[int]
+    model: nn.Module,
+    layers: Iterable[tuple[nn.Module, Rule]],
+    given: Given,
+    records: int,
+    constants: frozenset[int],
+    prepare: Callable[[ExitStack, int], None],
 ) -> Layouts:
     """Of each layer that runs, from passes of some of these records. The model is afterwards what it was.
 
-    ``constants`` are the ids of inputs that are the same for all records. Where layers give one row for all, the
+    ``constants`` are the ids of inputs that are the same for all records; ``prepare`` has the model run for so many
+    records, and leaves the undoing with the stack. Where layers give one row for all, the
     layers behind them get one for each record while training; so these are asked again, as it will be then.
     """
     rules, found, memory = dict(layers), Layouts(), Memory(model)
@@ -60,10 +66,10 @@ def find_layouts(
         while True:
             noted = []
             for some in (_MANY, _FEW):
-                try:
+                with ExitStack() as undo:
+                    undo.callback(memory.restore)
+                    prepare(undo, some)
                     noted.append(_noted(model, rules, found, first_rows(given, some, records, constants), some))
-                finally:
-                    memory.restore()
             many, few = noted
             now = {layer: _layout(rules[layer], calls, few.get(layer, [])) for layer, calls in many.items()}
             spread = {layer for layer, each in found.items() if each.one_row}

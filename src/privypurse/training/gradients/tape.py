@@ -21,11 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.as_written import AsWritten
-from privypurse.training.gradients.expanded_parameters import (
-    EXPANDED_PARAMETER,
-    ExpandedParameterRule,
-    takes_expanded_parameters,
-)
+from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER, takes_expanded_parameters
 from privypurse.training.gradients.find_layouts import Layouts, bound, find_layouts
 from privypurse.training.gradients.generic import GENERIC, require_no_draws
 from privypurse.training.gradients.layout import COUNT_RECORDS, RECORDS_FIRST, Layout
@@ -39,6 +35,7 @@ from privypurse.training.gradients.recomputation import (
     take_inputs_back,
     watch_again,
 )
+from privypurse.training.gradients.relative_positions import look_up_for_each, with_tables
 from privypurse.training.gradients.rule import Call, InParts, Part, Rule, rule_of
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
@@ -173,13 +170,14 @@ class Recorder:
         self.one_shape = True
         """Whether that forward pass has the same shapes for every batch of as many records."""
         self._layouts: Layouts | None = None
+        self.for_each = partial(look_up_for_each, with_tables(model))
 
     def find_layouts(self, given: Given, records: int, constants: frozenset[int]) -> None:
         """Find out where every layer has its records, the first time that there are any."""
         if self._layouts is None and records:
-            known = (InParts, ExpandedParameterRule)  # who look after that themselves
-            layers = [(module, rule) for module, rule, _ in self._watched if not isinstance(rule, known)]
-            self._layouts = find_layouts(self.model, layers, given, records, constants)
+            others = [each[:2] for each in self._watched if each[1] is not EXPANDED_PARAMETER]
+            layers = [(module, rule) for module, rule in others if not isinstance(rule, InParts)]
+            self._layouts = find_layouts(self.model, layers, given, records, constants, self.for_each)
 
     def layout(self, module: nn.Module) -> Layout:
         """Where this layer has its records; first if it never ran."""
@@ -191,6 +189,7 @@ class Recorder:
         with ExitStack() as undo:
             undo.callback(self._ask_for_gradients, True)
             self._ask_for_gradients(False)
+            self.for_each(undo, tape.records)
             for module, rule, names in self._watched:
                 if rule is EXPANDED_PARAMETER:
                     self._expand(tape, undo, module, names)
@@ -206,6 +205,7 @@ class Recorder:
         """What runs now runs as in `_recording`, onto a tape that nobody reads."""
         undo.enter_context(self.as_written())
         nowhere = Tape(records, open=no_gradient_comes)
+        self.for_each(undo, records)
         for module, rule, names in self._watched:
             if rule is EXPANDED_PARAMETER:
                 with torch.enable_grad():

@@ -249,6 +249,7 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
         return note
 
     with ExitStack() as undo:
+        recorder.for_each(undo, records)
         for name, module, rule in recorder.layers:
             if rule is not EXPANDED_PARAMETER:
                 undo.enter_context(module.register_forward_hook(noting(name, rule), with_kwargs=True))
