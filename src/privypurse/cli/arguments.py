@@ -114,10 +114,15 @@ def require_latest_beside(ledger: Ledger, *folders: Path) -> None:
         ledger.require_latest(folder / "run")  # as one that is to lie there, beside all others
 
 
+def ledger_is_named(options: argparse.Namespace) -> bool:
+    """Whether the option or the environment names a ledger."""
+    return bool(options.ledger or os.environ.get(LEDGER_VARIABLE))
+
+
 def ledger_if_named(options: argparse.Namespace, configured: str | None = None) -> Ledger | None:
     """The ledger of the option, the configuration or the environment; None where none is named."""
     options.ledger = options.ledger or configured
-    return open_ledger(options) if options.ledger or os.environ.get(LEDGER_VARIABLE) else None
+    return open_ledger(options) if ledger_is_named(options) else None
 
 
 def open_ledger(options: argparse.Namespace) -> Ledger:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.table import Table
 import privypurse as pp
 from privypurse._validate import integer
 from privypurse.cli.arguments import need
-from privypurse.cli.showing import as_it_is, bar
+from privypurse.cli.showing import as_it_is, bar, say
 from privypurse.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         _show_ledgers(trial, options, console)
     if folder is not None:
         _keep(trial, folder)
-        console.print("written: " + as_it_is(str(options.out)), soft_wrap=True)
+        say(console, f"written: {options.out}")
 
 
 def _in_one_process(options: argparse.Namespace, setting: Setting, console: Console) -> Trial:
@@ -169,17 +170,19 @@ def _show(trial: Trial, console: Console, where: str) -> None:
 
 
 def _show_ledgers(trial: Trial, options: argparse.Namespace, console: Console) -> None:
+    from privypurse.ledger.private import Place, url_of
+
     most = "all that was left" if options.at_most is None else f"ε = {options.at_most:g}"
     one = trial.clients[0]
-    home = options.ledgers / one.name
-    url = as_it_is(f"sqlite:///{home / 'purses.db'}")
+    place = Place.in_folder(options.ledgers / one.name)
+    runs = ["privypurse", "ledger", "runs", "--ledger", url_of(place.file)]
+    receipt = ["privypurse", "receipt", *runs[3:], "--key", str(place.key), "--person", str(one.first_id)]
     console.print(
         f"Charged for life to the silos' own ledgers in {as_it_is(str(options.ledgers))}, at most {most}, at the "
         "orders that hold for every use, with more noise than one training alone would need. The ε above are this "
         "training's alone; what people paid in all is in their receipts. People have no ids in these data: a ledger "
         "knows them by the number of their record, from 0 on, and what the data are. The trainings of a silo, and "
-        f"the receipt of its first record:\n\n  privypurse ledger runs --ledger {url}\n"
-        f"  privypurse receipt --ledger {url} --key {as_it_is(str(home / 'purses.key'))} --person '{one.first_id}'\n",
+        f"the receipt of its first record:\n\n  {as_it_is(shlex.join(runs))}\n  {as_it_is(shlex.join(receipt))}\n",
         style="dim",
         soft_wrap=True,
     )

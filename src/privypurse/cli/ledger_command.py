@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from privypurse.cli.showing import as_it_is
-
 
 @dataclass(frozen=True)
 class Command:
@@ -20,7 +18,3 @@ class Command:
     add_options: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, Console], None]
     needs_key: bool = True
-
-
-def say(console: Console, words: str) -> None:
-    console.print(as_it_is(words), soft_wrap=True)

@@ -11,7 +11,8 @@ from rich.console import Console
 import privypurse as pp
 from privypurse.cli import purse_import
 from privypurse.cli.arguments import open_ledger, person_id, writing
-from privypurse.cli.ledger_command import Command, say
+from privypurse.cli.ledger_command import Command
+from privypurse.cli.showing import say
 
 
 def _import_options(command: argparse.ArgumentParser) -> None:
@@ -112,6 +113,8 @@ class _Granted:
 
 def _granted(ledger: pp.Ledger, person: str) -> _Granted | None:
     """None for a stranger."""
+    from privypurse.ledger.history import was_frozen
+
     if not ledger.knows(person):
         return None
     events = ledger.history(person)
@@ -120,7 +123,7 @@ def _granted(ledger: pp.Ledger, person: str) -> _Granted | None:
     return _Granted(
         ledger.rungs[rung].epsilon,
         said[-1] in ("withdraw", "forget"),
-        any(event.kind == "freeze" for event in events),
+        was_frozen(events),
     )
 
 

@@ -21,8 +21,8 @@ from privypurse.cli.arguments import (
     require_latest_beside,
     writing,
 )
-from privypurse.cli.ledger_command import Command, say
-from privypurse.cli.showing import as_it_is
+from privypurse.cli.ledger_command import Command
+from privypurse.cli.showing import as_it_is, say
 
 _LARGE_DELTA = 1e-3
 

@@ -9,16 +9,9 @@ from rich.console import Console
 
 import privypurse as pp
 from privypurse.arrays import AnyArray
-from privypurse.cli.arguments import number_or_name, open_ledger
-from privypurse.cli.ledger_command import say
-from privypurse.cli.table_purses import (
-    budgets_of,
-    check_options,
-    fingerprint_of,
-    identity_of_table,
-    ledger_is_named,
-    private_path,
-)
+from privypurse.cli.arguments import ledger_is_named, number_or_name, open_ledger
+from privypurse.cli.showing import say
+from privypurse.cli.table_purses import budgets_of, check_options, fingerprint_of, identity_of_table, private_path
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -17,9 +17,15 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.cli.arguments import add_ledger_options, number_or_name, numbers, require_latest_beside
-from privypurse.cli.showing import as_it_is
-from privypurse.cli.table_purses import EPSILON, budgets_of, check_options, ledger_is_named, private_path, purses_of
+from privypurse.cli.arguments import (
+    add_ledger_options,
+    ledger_is_named,
+    number_or_name,
+    numbers,
+    require_latest_beside,
+)
+from privypurse.cli.showing import as_it_is, say
+from privypurse.cli.table_purses import EPSILON, budgets_of, check_options, private_path, purses_of
 from privypurse.errors import PrivyPurseWarning
 
 if TYPE_CHECKING:
@@ -180,8 +186,8 @@ def _show_where(kept: Kept, options: argparse.Namespace, console: Console) -> No
     else:
         where = f"{private_path(Path(options.table))}; keep it, its key and its anchor as long as the data"
     if kept.news:
-        console.print(as_it_is(kept.news), soft_wrap=True)
-    console.print(f"spending is kept in {as_it_is(where)}", soft_wrap=True)
+        say(console, kept.news)
+    say(console, f"spending is kept in {where}")
 
 
 def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:
@@ -216,10 +222,10 @@ def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None
         value = _rounded(float(answer), answer.error or answer.noise)
         console.print(f"[bold]{options.question}: {value}{about}[/]")
     if answer.note:
-        console.print(answer.note, soft_wrap=True)
+        say(console, answer.note)
     what = "count and scaled sum" if options.question == "mean" else "each number"
-    console.print(f"noise: normal, standard deviation {answer.noise:g} on {what}", soft_wrap=True)
-    console.print(f"{answer.says}; whom it does not touch pays nothing", soft_wrap=True)
+    say(console, f"noise: normal, standard deviation {answer.noise:g} on {what}")
+    say(console, f"{answer.says}; whom it does not touch pays nothing")
     if options.seed is not None:
         console.print(f"[bold red]seeded with {options.seed}: a test, NOT private[/]")
 

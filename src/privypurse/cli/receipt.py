@@ -10,7 +10,7 @@ from rich.console import Console
 
 from privypurse._storage import replace_text
 from privypurse.cli.arguments import add_ledger_options, open_ledger, person_id, writing
-from privypurse.cli.showing import as_it_is
+from privypurse.cli.showing import say
 
 SHORT = "what one person allowed, what was used of it, and what that means"
 LONG = """\
@@ -38,7 +38,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     receipt = open_ledger(options).receipt(options.person, contact=options.contact)
     if options.html is None and options.json is None:
-        console.print(as_it_is(receipt.text()), soft_wrap=True)
+        say(console, receipt.text())
     if options.html is not None:
         _write(options.html, receipt.html(), console)
     if options.json is not None:
@@ -49,4 +49,4 @@ def _write(path: Path, content: str, console: Console) -> None:
     writable = content.encode("utf-8", "backslashreplace").decode()  # an id in bytes may be no text
     with writing(path):
         replace_text(path, writable)
-    console.print(f"written to {as_it_is(str(path))}", soft_wrap=True)
+    say(console, f"written to {path}")

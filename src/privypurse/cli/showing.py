@@ -22,10 +22,15 @@ _CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160), *_TURNED) 
 _BRACKET = re.compile(r"(\\*)\[(?=([a-z#/@][^\[]*?\])?)")  # and whether it begins what rich takes for mark-up
 
 
+def say(console: Console, words: str) -> None:
+    """A text as it is, in lines as long as they are."""
+    console.print(as_it_is(words), soft_wrap=True)
+
+
 def show_plan(plan: pp.Plan, console: Console) -> None:
     """The table by level, with what holds for all above it and what is promised below."""
     for line in summary.facts(plan):
-        console.print(as_it_is(line), soft_wrap=True)
+        say(console, line)
     if plan.ledger is None:
         table = Table(title=f"plan: {plan.method}", title_justify="left", caption_justify="left")
         for name in summary.COLUMNS:

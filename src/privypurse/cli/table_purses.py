@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,18 +12,13 @@ import numpy as np
 import privypurse as pp
 from privypurse.arrays import AnyArray
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.cli.arguments import LEDGER_VARIABLE, open_ledger
+from privypurse.cli.arguments import ledger_is_named, open_ledger
 
 if TYPE_CHECKING:
     from privypurse.queries.table_ledger import Kept
 
 EPSILON = "epsilon"
 """The column of ε where none is named."""
-
-
-def ledger_is_named(options: argparse.Namespace) -> bool:
-    """Whether questions go to a ledger that the option or the environment names, instead of a private one."""
-    return bool(options.ledger or os.environ.get(LEDGER_VARIABLE))
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -149,7 +143,7 @@ def _refuse_private(options: argparse.Namespace, private: Path, ledger: pp.Ledge
     way = (
         f"Move them: {import_command(options, private)}"
         if DATA_SET in identity_of(own)
-        else f"Go on with it: --ledger {url_of(private)} --key {Place.at(private).key}"
+        else "Go on with it: " + shlex.join(["--ledger", url_of(private), "--key", str(Place.at(private).key)])
     )
     raise pp.InvalidInput(
         f"{private} is this table's own ledger, and what was charged there is not in the one that is named: ε's of "

@@ -15,7 +15,6 @@ from privypurse.federated.book import Book
 from privypurse.federated.terms import Offer, Terms
 
 if TYPE_CHECKING:
-    from privypurse.ledger.history import Run
     from privypurse.ledger.ledger import Ledger
 
 
@@ -55,7 +54,7 @@ class LedgerAccount:
         members = ledger.members(budgets.person[budgets.first_record])
         self._run_id = run_id = book.account(ledger.id)
         self._require_latest()
-        if self._run() is None:
+        if ledger.run(run_id) is None:
             charges = self._charges(self._terms.cap)
             caps = ledger.caps(charges, at_most)[members.rung.astype(np.int64)]
             row = _affordable(charges, np.minimum(ledger.room(members), caps))
@@ -83,13 +82,10 @@ class LedgerAccount:
                 "ledger has handed out: it is an older copy. Put the newer one back"
             )
 
-    def _run(self) -> Run | None:
-        return {run.run_id: run for run in self._ledger.runs()}.get(self._run_id)
-
     @property
     def settled(self) -> bool:
         """Whether the client has left for good, as the ledger says now: another process may have settled."""
-        run = self._run()
+        run = self._ledger.run(self._run_id)
         return run is None or run.settled is not None
 
     def takes_part(self) -> AnyArray:

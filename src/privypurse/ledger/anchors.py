@@ -62,8 +62,7 @@ def begin(path: str | Path, anchor: Anchor) -> None:
 
 
 def contains(connection: Connection, seq: int, hashed: str) -> bool:
-    found = connection.execute(sa.select(schema.entry.c.hash).where(schema.entry.c.seq == seq)).scalar()
-    return found is not None and bytes(found).hex() == hashed
+    return entries.contains(connection, seq, bytes.fromhex(hashed))
 
 
 def require(connection: Connection, kept: Anchor, path: str | Path) -> None:

@@ -72,6 +72,11 @@ def decoded(rows: Sequence[Row], blocks: IntArray) -> Iterator[tuple[IntArray | 
         yield np.concatenate(places), np.concatenate([values for _, values in pieces], axis=1)
 
 
+def places(blocks: IntArray, numbers: IntArray) -> IntArray:
+    """Where people of these numbers stand in an array of these whole blocks one after another."""
+    return np.searchsorted(blocks, numbers // SIZE) * SIZE + numbers % SIZE
+
+
 def people(rows: Sequence[Row]) -> tuple[IntArray, Values]:
     """The numbers of the people listed, rising, and their values [columns, people]."""
     if not rows:

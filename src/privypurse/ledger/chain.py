@@ -72,7 +72,7 @@ class Anchor:
                 int(said["joined"]),
                 str(said["joined_hash"]),
             )
-            bytes.fromhex(anchor.hash + anchor.joined_hash)
+            bytes.fromhex(anchor.hash), bytes.fromhex(anchor.joined_hash)
         except OSError as error:
             raise InvalidInput(
                 f"the anchor {path} cannot be read: {error.strerror or error}; name the file"

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.ledger import entries, schema
-from privypurse.ledger.blocks import SIZE, people
+from privypurse.ledger.blocks import SIZE, people, places
 from privypurse.ledger.standing import NEVER
 
 UNTIL_WITHDRAWN = "until withdrawn"
@@ -97,7 +97,7 @@ def _end_of_day(text: str) -> datetime | None:
 def refuse_past(consent: Consent, now: int) -> None:
     """Raise for a grant that has ended before it is given."""
     if consent.valid_until is not None and consent.valid_until <= now:
-        ended, today = (datetime.fromtimestamp(time / 1_000_000, tz=UTC) for time in (consent.valid_until, now))
+        ended, today = map(entries.moment, (consent.valid_until, now))
         raise InvalidInput(
             f"valid_until is {ended:%Y-%m-%d %H:%M} UTC, which is past (it is {today:%Y-%m-%d %H:%M} UTC): nothing "
             f"would be allowed; name a later day, or {UNTIL_WITHDRAWN!r}"
@@ -112,8 +112,8 @@ def recorded(connection: Connection, numbers: IntArray) -> tuple[list[Consent], 
         some = blocks[begin : begin + _AT_ONCE].tolist()
         for seq, number, payload in connection.execute(_ROWS, {"numbers": some}):
             listed, _ = people([(number, bytes(payload))])
-            latest[_places(blocks, listed)] = seq
-    seqs, which = np.unique(latest[_places(blocks, numbers)], return_inverse=True)
+            latest[places(blocks, listed)] = seq
+    seqs, which = np.unique(latest[places(blocks, numbers)], return_inverse=True)
     found = entries.numbered(connection, seqs.tolist())
     each = [_read(found[seq].meta) for seq in seqs.tolist()]
     place = {one: number for number, one in enumerate(dict.fromkeys(each))}
@@ -127,10 +127,6 @@ def groups(which: AnyArray) -> Iterator[tuple[int, IntArray]]:
     ends = [*first[1:].tolist(), order.size][: numbers.size]
     for number, begin, end in zip(numbers.tolist(), first.tolist(), ends, strict=True):
         yield number, order[begin:end]
-
-
-def _places(blocks: IntArray, numbers: IntArray) -> IntArray:
-    return np.searchsorted(blocks, numbers // SIZE) * SIZE + numbers % SIZE
 
 
 def _read(meta: dict[str, Any]) -> Consent:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from privypurse.arrays import AnyArray, IntArray
-from privypurse.errors import InvalidInput, PrivyPurseError
+from privypurse.errors import InvalidInput
 from privypurse.ledger import schema
 from privypurse.ledger.blocks import Row
 from privypurse.ledger.chain import FIRST, canonical, entry_hash
@@ -42,6 +42,10 @@ _COLUMNS = (
 def now() -> int:
     """Microseconds since 1970, by this machine's clock."""
     return time_ns() // 1000
+
+
+def moment(microseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
 
 
 @dataclass(frozen=True)
@@ -170,17 +174,14 @@ def _refuse_wrong_clock(latest: int, when: int) -> None:
     """No entry long after the latest one, unless its day is confirmed: no later entry can have an earlier time."""
     if when - latest <= _LONG:
         return
-    today = _day(when)
+    today = moment(when).date().isoformat()
     if os.environ.get(TODAY) != today:
         raise InvalidInput(
             f"by this machine's clock it is {today}, {(when - latest) // _A_DAY:,} days after the ledger's latest "
-            f"entry ({_day(latest)}), and an entry by a wrong clock would end dated consents for good. Nothing was "
-            f"written. Set the clock right; if it is, confirm the day by the environment variable {TODAY}={today}"
+            f"entry ({moment(latest).date()}), and an entry by a wrong clock would end dated consents for good. "
+            "Nothing was written. Set the clock right; if it is, confirm the day by the environment variable "
+            f"{TODAY}={today}"
         )
-
-
-def _day(microseconds: int) -> str:
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)).date().isoformat()
 
 
 def append(
@@ -217,8 +218,7 @@ def append(
     return Entry(seq, when, kind, run, meta, classes, hashed)
 
 
-def require_contains(connection: Connection, seen: Head, what: str) -> None:
-    """Raise unless the chain has this entry."""
-    found = connection.execute(sa.select(schema.entry.c.hash).where(schema.entry.c.seq == seen.seq)).scalar()
-    if found is None or bytes(found) != seen.hash:
-        raise PrivyPurseError(what)
+def contains(connection: Connection, seq: int, hashed: bytes) -> bool:
+    """Whether the chain has this entry."""
+    found = connection.execute(sa.select(schema.entry.c.hash).where(schema.entry.c.seq == seq)).scalar()
+    return found is not None and bytes(found) == hashed

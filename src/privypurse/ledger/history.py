@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,8 @@ from sqlalchemy.engine import Connection
 
 from privypurse.ledger import entries, schema
 from privypurse.ledger.blocks import SIZE, people
-from privypurse.ledger.entries import Entry
+from privypurse.ledger.entries import Entry, moment
 from privypurse.ledger.lifetime import Lifetime
-
-
-def moment(microseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
-
 
 _OF_OTHERS = ("request", "new", "lengths", "rounding")
 """What an entry says of everybody together: no part of one person's history."""
@@ -113,6 +109,11 @@ def _without_what_is_forgotten(events: list[Event], columns: int) -> list[Event]
         },
     )
     return [stump, *(event for event in events[until:] if event.run not in old_runs)]
+
+
+def was_frozen(events: Sequence[Event]) -> bool:
+    """Whether somebody with this history is frozen, for good: also from before they were forgotten."""
+    return any(event.kind == "freeze" or event.meta.get("frozen") for event in events)
 
 
 def runs(connection: Connection) -> list[Run]:

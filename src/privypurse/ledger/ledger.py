@@ -238,7 +238,7 @@ class Ledger(OpenLedger):
         cap, an ε at the person's δ, which public balances lose whether it is used up or not; None: all of them.
         Whom their balance, their consent or the cap keeps out is not `admitted`, silently. Idempotent by ``run_id``.
         """
-        return Reservation(self, self._reserve(run_id, members, charges, class_of, at_most, what, purpose, "reserve"))
+        return self._reserve("reserve", self._request(run_id, members, charges, class_of, at_most, what, purpose))
 
     def charge(
         self,
@@ -255,7 +255,7 @@ class Ledger(OpenLedger):
         Called again with the same ``run_id`` it charges once and says ``repeated``; release then only what certainly
         was not released the first time.
         """
-        return Reservation(self, self._reserve(run_id, members, charges, class_of, at_most, what, purpose, "charge"))
+        return self._reserve("charge", self._request(run_id, members, charges, class_of, at_most, what, purpose))
 
     def charge_past(
         self,
@@ -274,28 +274,20 @@ class Ledger(OpenLedger):
         of them has to be settled first. ``charges`` is public, and ``at_most`` has to be known beforehand: nothing
         tells whether somebody owes more.
         """
-        self._require_ours(members)
-        said = {"what": what, "purpose": purpose}
-        request = Request.of(run_id, members, charges, class_of, at_most, self.lifetime.columns, said)
+        request = self._request(run_id, members, charges, class_of, at_most, what, purpose)
         with self._writing() as connection:
             return past.charge(connection, self.lifetime, request)
 
-    def _reserve(
-        self,
-        run_id: str,
-        members: Members,
-        charges: Any,
-        class_of: Any,
-        at_most: float | None,
-        what: str,
-        purpose: str,
-        kind: str,
-    ) -> Reserved:
+    def _request(
+        self, run_id: str, members: Members, charges: Any, class_of: Any, at_most: Any, what: str, purpose: str
+    ) -> Request:
         self._require_ours(members)
         said = {"what": what, "purpose": purpose}
-        request = Request.of(run_id, members, charges, class_of, at_most, self.lifetime.columns, said)
+        return Request.of(run_id, members, charges, class_of, at_most, self.lifetime.columns, said)
+
+    def _reserve(self, kind: str, request: Request) -> Reservation:
         with self._writing() as connection:
-            return runs.reserve(connection, self.lifetime, request, self._key, kind)
+            return Reservation(self, runs.reserve(connection, self.lifetime, request, self._key, kind))
 
     def reservation(self, run_id: str) -> Reservation:
         """What was reserved for a run, its people by rising number (``reserved.numbers``)."""
@@ -381,7 +373,7 @@ class Ledger(OpenLedger):
         """
         [name] = texts_of(ids_of([person]))
         with self._reading() as connection:
-            made = history.moment(entries.time_now(connection))
+            made = entries.moment(entries.time_now(connection))
         about = {"person": name, "ledger_id": self.id, "unit": self.unit, "adversary": self.adversary}
         return receipt_of(self.history(person), self.lifetime, made=made, contact=contact, **about)
 

@@ -142,11 +142,7 @@ class OpenLedger:
         of is refused by it; that in the folder of a run stays as it is, and cannot tell the two apart. Nor does it
         know who joined after the run: then nobody new can join.
         """
-        database = Database(url)
-        _require_tables(database)
-        target = anchors.read(anchor)
-        with database.writer() as connection:
-            copies.recover(connection, target, export, latest=anchors.follows(anchor) is not None)
+        _recover(url, anchor, export, write=True)
         recovered = cls.open(url, key, anchor)
         recovered._keep(recovered.anchor())
         return recovered
@@ -154,14 +150,7 @@ class OpenLedger:
     @classmethod
     def loss_of_copy(cls, url: str, *, anchor: str | Path, export: str | Path | None = None) -> Loss:
         """What would be lost by `recover_copy`; nothing is written."""
-        database = Database(url)
-        _require_tables(database)
-        target = anchors.read(anchor)
-        with database.writer() as connection:
-            tried = connection.begin_nested()
-            found = copies.recover(connection, target, export, latest=anchors.follows(anchor) is not None)
-            tried.rollback()
-        return found
+        return _recover(url, anchor, export, write=False)
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -185,12 +174,10 @@ class OpenLedger:
         head = entries.last(connection)
         if head is None:
             raise InvalidInput(f"{self._database} has no entries; it is no ledger, or making it was broken off")
-        if seen is not None and seen != head:
-            entries.require_contains(
-                connection,
-                seen,
+        if seen is not None and seen != head and not entries.contains(connection, seen.seq, seen.hash):
+            raise PrivyPurseError(
                 f"the ledger {self._database} is not the one it was: an entry seen before is missing or changed. Was "
-                "an older copy put in its place? Nothing was done",
+                "an older copy put in its place? Nothing was done"
             )
         self._seen = head
 
@@ -299,6 +286,17 @@ def _require_tables(database: Database) -> None:
             return
     with database.writer() as connection:
         database.migrate(connection)
+
+
+def _recover(url: str, anchor: str | Path, export: str | Path | None, *, write: bool) -> Loss:
+    database = Database(url)
+    _require_tables(database)
+    target = anchors.read(anchor)
+    with database.writer() as connection:
+        tried = connection.begin_nested()
+        found = copies.recover(connection, target, export, latest=anchors.follows(anchor) is not None)
+        tried.commit() if write else tried.rollback()
+    return found
 
 
 def _first_entry(connection: Connection, lifetime: Lifetime, adversary: str, about: str, key: keys.Key) -> None:

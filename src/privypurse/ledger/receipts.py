@@ -11,7 +11,8 @@ from typing import Any
 
 from privypurse._pages import page
 from privypurse.ledger import receipt_json, receipt_words
-from privypurse.ledger.history import Event, moment
+from privypurse.ledger.entries import moment
+from privypurse.ledger.history import Event, was_frozen
 from privypurse.ledger.lifetime import CEILING, Lifetime
 from privypurse.ledger.receipt_facts import ConsentEvent, ReceiptFacts, State, Use
 
@@ -70,7 +71,7 @@ def receipt_of(
         person=person,
         unit=unit,
         adversary=adversary,
-        state=_state(consents, made, frozen=_is_over(lifetime, rungs[-1], totals) or _was_frozen(events)),
+        state=_state(consents, made, frozen=_is_over(lifetime, rungs[-1], totals) or was_frozen(events)),
         rung=lifetime.rungs[rungs[-1]],
         highest=lifetime.rungs[max(*rungs, *(event.meta.get("highest", 0) for event in events))],
         measure=_measure(lifetime, column),
@@ -151,10 +152,6 @@ def _measure(lifetime: Lifetime, column: int) -> str:
 
 def _is_over(lifetime: Lifetime, rung: int, totals: Sequence[int]) -> bool:
     return any(total > limit for total, limit in zip(totals, lifetime.limits[rung].tolist(), strict=True))
-
-
-def _was_frozen(events: Sequence[Event]) -> bool:
-    return any(event.kind == "freeze" or event.meta.get("frozen") for event in events)
 
 
 def _state(consents: Sequence[ConsentEvent], now: datetime, *, frozen: bool) -> State:

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.ledger import entries, schema
-from privypurse.ledger.blocks import SIZE, UNLISTED, Values, decoded
+from privypurse.ledger.blocks import SIZE, UNLISTED, Values, decoded, places
 from privypurse.ledger.entries import Entry
 from privypurse.ledger.keys import Key
 from privypurse.ledger.lifetime import CEILING, Lifetime, added
@@ -62,7 +62,7 @@ class Standing:
 
     def places(self, numbers: IntArray) -> IntArray:
         """Where people of these numbers stand in the arrays."""
-        return np.searchsorted(self.blocks, numbers // SIZE) * SIZE + numbers % SIZE
+        return places(self.blocks, numbers)
 
     def active(self, time: int) -> AnyArray:
         """Who has granted, and may be charged at this time."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import privypurse as pp
+from command_line import done, run
 from page_checks import complaints
 from privypurse import cli
 from privypurse.accounting.releases import Gaussian
@@ -29,18 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", "ledger.key")
     Path("people.csv").write_text("id,epsilon\nC1,0.5\nC2,1\nC3,2\n", encoding="utf-8")
     return tmp_path
-
-
-def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
-    code = cli.main(shlex.split(line))
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
-def done(capsys: pytest.CaptureFixture[str], line: str) -> str:
-    code, out, error = run(capsys, line)
-    assert (code, error) == (0, "")
-    return out
 
 
 @pytest.fixture

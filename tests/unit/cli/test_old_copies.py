@@ -1,6 +1,5 @@
 """Old copies of a ledger on the command line: noticed where no anchor is named, and recovered with open eyes."""
 
-import shlex
 import shutil
 from pathlib import Path
 
@@ -8,22 +7,10 @@ import numpy as np
 import pytest
 
 import privypurse as pp
-from privypurse import cli
+from command_line import done, run
 from privypurse.accounting.releases import Gaussian
 
 URL = "sqlite:///purses.db"
-
-
-def run(capsys: pytest.CaptureFixture[str], line: str) -> tuple[int, str, str]:
-    code = cli.main(shlex.split(line))
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
-def done(capsys: pytest.CaptureFixture[str], line: str) -> str:
-    code, out, error = run(capsys, line)
-    assert (code, error) == (0, "")
-    return out
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +108,9 @@ def test_who_is_frozen_is_said_before_and_done_by_yes(
     raised = done(capsys, "ledger consent --ledger sqlite:///old.db --person C1 --epsilon 2")
     assert "raised from ε = 0.5 to 2\nbut frozen" in raised
     assert "frozen" not in done(capsys, "ledger consent --person C1 --epsilon 2")
+    done(capsys, "ledger forget --ledger sqlite:///old.db --person C1")
+    back = done(capsys, "ledger consent --ledger sqlite:///old.db --person C1 --epsilon 2 --returning")
+    assert "stays spent\nbut frozen" in back, "what was frozen before somebody was forgotten stays so"
 
 
 @pytest.mark.parametrize("own", [1, 2])

@@ -133,7 +133,7 @@ class Histories(RuleBasedStateMachine):
     @rule(ids=some_ids, rung=st.integers(0, 3), days=st.sampled_from([None, None, 5, 50]))
     def join(self, ids: list[str], rung: int, days: int | None) -> None:
         ids = self.fit_for(ids, lambda name: not self.holds(name))
-        until = None if days is None else pp.ledger.history.moment(self.clock + days * 1000)
+        until = None if days is None else pp.ledger.entries.moment(self.clock + days * 1000)
         use = lambda: self.ledger.join(ids, GRANTS[rung][0], valid_until=until)  # noqa: E731
         new = [name for name in ids if name not in self.model.people]
         ended = days is not None and self.clock + days * 1000 <= max(self.clock, self.model.time)

@@ -39,6 +39,12 @@ def test_migrations_make_the_tables_that_the_code_knows(ledger: pp.Ledger) -> No
         assert connection.execute(sa.text("PRAGMA synchronous")).scalar() == 2  # FULL
 
 
+def test_what_the_driver_says_is_told_as_what_sqlalchemy_says(ledger: pp.Ledger) -> None:
+    with pytest.raises(pp.PrivyPurseError, match=r"no such column.*could not be read"):  # noqa: SIM117
+        with ledger._database.reader() as connection:
+            connection.connection.cursor().execute("SELECT keyhole FROM person")
+
+
 def test_tables_of_a_newer_version_are_refused(ledger: pp.Ledger) -> None:
     with sqlite3.connect(file_of(ledger)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
