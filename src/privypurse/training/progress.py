@@ -24,6 +24,7 @@ class Show(Protocol):
 class _RichBar:
     def __init__(self, plan: Plan) -> None:
         from rich import progress
+        from rich.table import Column
 
         self._plan, self._mark, self._spent = plan, -1, ""
         taking_part = np.flatnonzero(plan.levels.rate > 0)
@@ -32,10 +33,10 @@ class _RichBar:
         self._loss = ""
         self.progress = progress.Progress(
             progress.TextColumn("training"),
-            progress.BarColumn(),
+            progress.BarColumn(bar_width=10),
             progress.MofNCompleteColumn(),
             progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[figures]}"),
+            progress.TextColumn("{task.fields[figures]}", table_column=Column()),  # goes on below where it is long
         )
         self._task = self.progress.add_task("training", total=plan.all_steps, figures="")
 

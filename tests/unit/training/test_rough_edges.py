@@ -1,5 +1,6 @@
 """Layers, optimizers and data that need a word of their own: they work, or are refused by name and with the mend."""
 
+import io
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -181,6 +182,22 @@ def test_the_bar_says_that_its_loss_is_internal() -> None:
     bar = _RichBar(pp.plan(pp.Budgets(np.full(30, 3.0), delta=1e-3), steps=3, batch_size=8, accountant="rdp"))
     bar.update(1, 0.25)
     assert "loss 0.250 (internal)" in bar.progress.tasks[0].fields["figures"]
+
+
+def test_the_bar_shows_steps_loss_and_spending_whole_on_a_narrow_terminal() -> None:
+    from rich.console import Console
+
+    from privypurse.training.progress import _RichBar
+
+    budgets = pp.Budgets(np.repeat([1.0, 2.0, 3.0, 4.0], 10), delta=1e-3)
+    bar = _RichBar(pp.plan(budgets, steps=20_000, batch_size=8, noise_multiplier=9.0, accountant="rdp"))
+    bar.update(12_345, loss=0.25)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(bar.progress.get_renderable())
+    words = console.export_text().split()
+    assert {"12345/20000", "loss", "0.250", "(internal)"} <= set(words)
+    assert sum("/" in word for word in words) == 5  # the steps, and what each of the four levels has spent
+    assert "…" not in " ".join(words)
 
 
 @pytest.mark.parametrize("physical", [None, 7])
