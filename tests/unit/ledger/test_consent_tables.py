@@ -94,6 +94,7 @@ def test_ids_that_a_program_wrote_as_floats_are_nobody_new(ledger: pp.Ledger) ->
 
 def test_what_pandas_has_not_is_empty(ledger: pp.Ledger) -> None:
     import pandas
+
     purposes = pandas.array(["to plan bus lines", pandas.NA], dtype="string")
     frame = pandas.DataFrame({"person": ["A", "B"], "epsilon": [1.0, 1.0], "purpose": purposes})
     ledger.import_table(frame, dry_run=False)
