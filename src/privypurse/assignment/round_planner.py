@@ -151,9 +151,7 @@ def _under(ledger: Ledger | None, budgets: Budgets, at_most: float | None) -> Un
         if at_most is not None:
             raise InvalidInput(f"at_most is {at_most!r}, a run's cap in a ledger; give ledger= too, or leave it out")
         return None
-    if budgets.person is None:
-        raise InvalidInput("a ledger knows people by id, and these budgets have none; give Budgets(…, person=ids)")
-    return UnderLedger(ledger.id, at_most, ledger.members(budgets.person[budgets.first_record]).numbers)
+    return UnderLedger(ledger.id, at_most, ledger.members(budgets.people_ids()).numbers)
 
 
 @dataclass(eq=False)

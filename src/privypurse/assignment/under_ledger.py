@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
     from privypurse.ledger.people import Members
 
-_NO_IDS = (
-    "a ledger knows people by id, and these budgets have none; name the column of ids (--person in a command), or "
-    "give Budgets(…, person=ids)"
-)
 _COARSE = 14  # one in so many releases is enough to solve by: in between prices are interpolated
 
 
@@ -45,8 +41,7 @@ def require_ledger(
 
     if not isinstance(ledger, Ledger):
         raise InvalidInput(f"ledger is {ledger!r}; give pp.Ledger.open(url)")
-    if budgets.person is None:
-        raise InvalidInput(_NO_IDS)
+    budgets.people_ids()  # raises where there are none
     _own(method)
     if shape.extra_steps and at_most is None:
         raise InvalidInput(
@@ -99,8 +94,7 @@ def assigned(
     Guarantee: noise, divisor, steps and a rate for all follow from budgets, grants and public caps; each rate or clip
     norm costs at most what its person has left, at every order that counts for them, and at most the public cap.
     """
-    assert budgets.person is not None
-    members = ledger.members(budgets.person[budgets.first_record])
+    members = ledger.members(budgets.people_ids())
     levels, level_of = budgets.levels(at_most)
     purses = _Purses(
         ledger, ledger.public_room(members), members.rung.astype(np.int64), at_most, calibrator.shape.extra_steps > 0

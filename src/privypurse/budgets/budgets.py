@@ -98,6 +98,15 @@ class Budgets:
         """The id of each unit, as text."""
         return None if self.person is None else texts_of(self.person[self.first_record])
 
+    def people_ids(self) -> AnyArray:
+        """The id of each person, as it was given; an error where there are none, as a ledger needs."""
+        if self.person is None:
+            raise InvalidInput(
+                "a ledger knows people by id, and these budgets have none; name the column of ids (--person in a "
+                "command), or give Budgets(…, person=ids)"
+            )
+        return np.asarray(self.person[self.first_record])
+
     def unit_of(self, person: Any) -> int:
         """The unit of a person, by id; of a record, by its number, where there are no ids."""
         if self.person is None:

@@ -93,7 +93,7 @@ def _owners(budgets: Budgets, person: Any) -> AnyArray:
     if budgets.person is not None:
         if person is not None:
             raise InvalidInput("budgets have ids, so person= is not needed; leave it out")
-        return np.asarray(budgets.person[budgets.first_record])
+        return budgets.people_ids()
     ids = np.asarray(person)
     if person is None or ids.shape != (len(budgets),):
         raise InvalidInput(

@@ -46,12 +46,11 @@ class LedgerAccount:
 
         ``book`` is the client's, held: it names the run, and who was handed its rounds.
         """
-        assert budgets.person is not None
         self._ledger, self._terms, self._book = ledger, offer.terms, book
         self._holder: str | None = None
         # A public list: what anybody may be drawn with.
         self._rates = np.unique(np.minimum(offer.table.parameter, 1.0))
-        members = ledger.members(budgets.person[budgets.first_record])
+        members = ledger.members(budgets.people_ids())
         self._run_id = run_id = book.account(ledger.id)
         self._require_latest()
         if ledger.run(run_id) is None:
@@ -163,8 +162,7 @@ def require_ledger(ledger: Any, offer: Offer, budgets: Budgets, at_most: float |
 
     if not isinstance(ledger, Ledger):
         raise InvalidInput(f"ledger is {ledger!r}; give pp.Ledger.open(url)")
-    if budgets.person is None:
-        raise InvalidInput("a ledger knows people by id, and budgets have none; give Budgets(…, person=ids)")
+    budgets.people_ids()  # raises where there are none
     ledger.require_terms(adversary=offer.terms.adversary)
     if at_most is not None:
         real(at_most, "at_most", above=0, most=1e9, hint="an ε at the person's δ, or None for all that is left")

@@ -65,10 +65,8 @@ def private_ledger(
     ``by_row`` says that ids are rows of a data set (`row_ids`) and not people: nobody joins later, for a row of
     changed data would be a new person with a full purse.
     """
-    if budgets.person is None:
-        raise InvalidInput("a ledger knows people by id, and budgets have none; give Budgets(…, person=ids)")
     place, first = Place.in_folder(Path(folder)), budgets.first_record
-    ids, epsilon, delta = budgets.person[first], budgets.epsilon[first], budgets.delta[first]
+    ids, epsilon, delta = budgets.people_ids(), budgets.epsilon[first], budgets.delta[first]
     try:
         make_folder(Path(folder))
     except OSError as error:
@@ -104,7 +102,7 @@ def make(place: Place, budgets: Budgets, *, adversary: str = "server", purpose: 
             if beside is None:
                 return
             first = budgets.first_record
-            ids = first if budgets.person is None else budgets.person[first]
+            ids = first if budgets.person is None else budgets.people_ids()
             epsilon, delta = budgets.epsilon[first], budgets.delta[first]
             rungs = rungs_for(epsilon, delta, MOST_RUNGS)
             key = keys.new()

@@ -57,7 +57,7 @@ class EarlierPurses:
         if self.ids is not None:
             assert isinstance(self.source, np.ndarray)
             # Whoever came later stands behind the others, and has spent nothing.
-            ids = None if budgets.person is None else budgets.person[budgets.first_record][: self.source.size]
+            ids = None if budgets.person is None else budgets.people_ids()[: self.source.size]
             if ids is None or mark_of(ids) != self.ids:
                 raise self._of_others("list of ids, or one in another order")
         elif self.rows != fingerprint or (isinstance(self.source, np.ndarray) and self.source.size != len(budgets)):
@@ -149,8 +149,7 @@ def charge_earlier_purses(
     somebody spent more; without it all of the public balances is gone.
     """
     earlier.require_of(budgets, fingerprint)
-    assert budgets.person is not None
-    members = ledger.members(budgets.person[budgets.first_record])
+    members = ledger.members(budgets.people_ids())
     new = ledger.run(earlier.name) is None
     if dry_run or not new:  # by its name it is the same, also where people came later
         return new

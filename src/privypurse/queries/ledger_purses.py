@@ -58,12 +58,8 @@ class LedgerPurses:
             raise InvalidInput(f"ledger is {ledger!r}; give pp.Ledger.open(url)")
         if not isinstance(purpose, str):
             raise InvalidInput(f"purpose must be text, not {purpose!r}")
-        if budgets.person is None:
-            raise InvalidInput(
-                "a ledger knows people by id, and these budgets have none; give Budgets(…, person=ids)"
-            )
+        self._members = ledger.members(budgets.people_ids())
         self._ledger, self._purpose, self._keyed_ids = ledger, purpose, budgets.keyed_ids()
-        self._members = ledger.members(budgets.person[budgets.first_record])
         _refuse_smaller_budgets(ledger, budgets, self._members.rung)
         self.currency: Currency = CURRENCIES["gdp"]
         """In which the cost of a question by itself is told, and solved for."""
@@ -142,8 +138,7 @@ def _refuse_smaller_budgets(ledger: Ledger, budgets: Budgets, rung: AnyArray) ->
         wrong = given[first] < granted[:, place]
         if wrong.any():
             one = int(np.argmax(wrong))
-            assert budgets.person is not None
-            [who] = texts_of(budgets.person[first[[one]]])
+            [who] = texts_of(budgets.people_ids()[[one]])
             raise InvalidInput(
                 f"budgets give {who!r} {name} = {given[first[one]]:g}, but the ledger holds {granted[one, place]:g} "
                 "for them, and that is what is kept; lower it there with ledger.change, or give the budgets that "

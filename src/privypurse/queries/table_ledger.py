@@ -58,8 +58,7 @@ def table_ledger(path: Path, budgets: Budgets, identity: Mapping[str, str]) -> K
     refuse_moved(ledger, path)
     _refuse_another(ledger, path, identity)
     if not news and budgets.person is not None:
-        first = budgets.first_record
-        ids = budgets.person[first]
+        first, ids = budgets.first_record, budgets.people_ids()
         granted = private.on_rungs(ledger, ids, budgets.epsilon[first], budgets.delta[first])
         news = _brought_up_to_date(ledger, texts_of(ids), granted)
     return Kept(ledger, known_by(ledger, budgets), news)
