@@ -87,7 +87,7 @@ class CurrentBatch:
         return handed(output, places, this.returned)
 
     def _places_of(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Places, frozenset[int]]:
-        """Whose rows the inputs are, and the ids of those that are the same for all records.
+        """Whose rows the inputs are, and the ids of those that are the same for all records and have no row for each.
 
         Raises unless they are of the batch at hand, and for the first time.
         """
@@ -98,21 +98,21 @@ class CurrentBatch:
                 "at hand: give it tensors of the loader's batch, or what torch makes of them (values that went "
                 "through NumPy, lists or other tensors are not followed). To measure it, call model.eval() first"
             )
-        for value in others:
-            if value.requires_grad:
-                raise InvalidInput(FOREIGN)
-            self._require_constant(value, places.size)
-        return places, frozenset(map(id, others))
+        if any(value.requires_grad for value in others):
+            raise InvalidInput(FOREIGN)
+        return places, frozenset(id(value) for value in others if not self._has_rows(value, places.size))
 
-    def _require_constant(self, value: Tensor, records: int) -> None:
-        """Raise for an input with an entry for each record that is not from the loader.
+    def _has_rows(self, value: Tensor, records: int) -> bool:
+        """Whether an input that is not from the loader has an entry for each record; raises if these differ.
 
         A shape that was met beside another number of records does not count them.
         """
         if value.dim() == 0 or value.shape[0] != records or records < 2:
             self._constants.add(value.shape)
-        elif value.shape not in self._constants:
-            require_constant("the model", value, 0)
+        if value.shape in self._constants:
+            return False
+        require_constant("the model", value, 0)
+        return True
 
     def evaluate(self, model: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The model itself, on whatever it is given; records of the loader stay known."""

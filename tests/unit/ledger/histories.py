@@ -89,6 +89,8 @@ class Histories(RuleBasedStateMachine):
         self.numbers: dict[str, int] = {}
         self.stepwise: set[str] = set()
         """Runs that are settled by what they released."""
+        self.ended: set[str] = set()
+        """Runs that were settled once, and have released what they will, whatever an older copy believes."""
         self.saved_at = self.checked_at = 0
         self.limits = [rung.limit for rung in self.ledger.rungs]
 
@@ -314,7 +316,9 @@ class Histories(RuleBasedStateMachine):
         self.wrote()
         del self.model.open[name]
         self.spend(own)
-        self.release(own)
+        if name not in self.ended:
+            self.ended.add(name)
+            self.release(own)
 
     @rule(by=st.sampled_from([-(10**7), -3000, 4000, 60_000]))
     def clock_jumps(self, by: int) -> None:
