@@ -68,7 +68,7 @@ def main() -> None:
             found, taken, shares, out, over = [], [], [], [], 0
             for seed in range(options.seeds):
                 torch.manual_seed(seed)
-                model = mlp(records.shape, records.classes, HIDDEN)
+                model = mlp(records.shape, records.outputs, HIDDEN)
                 optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
                 followed = extra or name.endswith("followed")
                 individual = pp.Individual(every=EVERY, headroom=options.headroom) if followed else None

@@ -73,13 +73,13 @@ def _names(path: Path) -> list[str]:
     return list(schema.names)
 
 
-def _read(path: Path, column: str | None = None) -> Any:
-    """One column or all of them; the cells of a CSV file as text."""
+def _read(path: Path, columns: list[str] | None = None) -> Any:
+    """Some columns or all of them; the cells of a CSV file as text."""
     with _readable(path, "give every row all its cells, in UTF-8"):
         if not _is_csv(path):
-            table = pyarrow.parquet.read_table(path, columns=None if column is None else [column])
+            table = pyarrow.parquet.read_table(path, columns=columns)
         else:
-            names = _names(path) if column is None else [column]
+            names = _names(path) if columns is None else columns
             # Kinds guessed from the first rows would fail on later ones.
             kinds = dict.fromkeys(names, pa.string())
             convert = pyarrow.csv.ConvertOptions(include_columns=names, column_types=kinds, strings_can_be_null=False)
@@ -156,7 +156,14 @@ class FileColumns(Columns):
 
     def _column(self, column: str) -> Any:
         self._require(column)
-        return _read(self._path, column).column(column).combine_chunks()
+        return self.cells([column])[column]
+
+    def cells(self, columns: Sequence[str]) -> dict[str, Any]:
+        """These columns, read at once, as Arrow arrays; the cells of a CSV file as text, an empty one is ""."""
+        for column in columns:
+            self._require(column)
+        table = _read(self._path, list(dict.fromkeys(columns)))
+        return {column: table.column(column).combine_chunks() for column in columns}
 
     def labels(self, column: str) -> AnyArray:
         values = self._column(column)

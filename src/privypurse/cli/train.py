@@ -121,11 +121,11 @@ def _show(finished: Finished, seed: int | None, console: Console) -> None:
     score, trained = finished.score, finished.trained
     console.print(f"{trained.steps:,} steps taken in {trained.seconds:.1f} s")
     if score is None:
-        console.print("no test table: nothing is said about accuracy, since on people in training it is sensitive")
+        console.print("no test records: nothing is said about accuracy, since on people in training it is sensitive")
     else:
+        accuracy = "" if score.accuracy is None else f"[bold]test accuracy {score.accuracy:.2%}[/], "
         console.print(
-            f"[bold]test accuracy {score.accuracy:.2%}[/], test loss {score.loss:.4f}, on {score.records:,} records "
-            "that took no part in training"
+            f"{accuracy}test loss {score.loss:.4f}, on {score.records:,} records that took no part in training"
         )
     if seed is not None:
         console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]")

@@ -10,7 +10,8 @@ from importlib import resources
 import numpy as np
 
 from privypurse.arrays import AnyArray, IntArray
-from privypurse.datasets.encoding import Categories, Encoding, Features, Range, encoded
+from privypurse.datasets.encoder import Encoder
+from privypurse.datasets.encoding import Categories, Encoding, Features, Range
 from privypurse.errors import InvalidInput
 
 _FILE = "adult.csv.bz2"
@@ -19,19 +20,24 @@ _TRAIN = 32_561
 
 
 def _listed(names: str) -> Categories:
-    return Categories(tuple(names.split()))
+    return Categories(tuple(names.split()), other=False, indicator=False)
+
+
+def _complete(low: float, high: float, log: bool = False) -> Range:
+    return Range(low, high, log, indicator=False)
 
 
 # Categories as listed in the description of the data (adult.names), "?" for unknown among them. Ranges: people over
 # 16, with ages above 90 not told apart; a week of at most 99 hours; schooling in 16 steps; round numbers for amounts
-# of dollars. Nothing here was taken from the records. Two columns are left out: fnlwgt, which says how many people a
-# record stands for and nothing of the person, and education, whose steps education_num counts.
+# of dollars. No cell is empty, so nothing stands for one. Nothing here was taken from the records. Two columns are
+# left out: fnlwgt, which says how many people a record stands for and nothing of the person, and education, whose
+# steps education_num counts.
 ADULT_ENCODING: dict[str, Encoding] = {
-    "age": Range(17, 90),
-    "education_num": Range(1, 16),
-    "hours_per_week": Range(1, 99),
-    "capital_gain": Range(0, 100_000, log=True),
-    "capital_loss": Range(0, 10_000, log=True),
+    "age": _complete(17, 90),
+    "education_num": _complete(1, 16),
+    "hours_per_week": _complete(1, 99),
+    "capital_gain": _complete(0, 100_000, log=True),
+    "capital_loss": _complete(0, 10_000, log=True),
     "workclass": _listed(
         "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay Never-worked ?"
     ),
@@ -79,7 +85,7 @@ class Adult:
         Numbers lie in [-1, 1], amounts of dollars on a logarithmic scale in [0, 1], and every category has a column
         of 0 and 1.
         """
-        return encoded(self.columns, ADULT_ENCODING)
+        return Encoder(ADULT_ENCODING).encode(self.columns)
 
     def labels(self) -> IntArray:
         """1 for an income above 50,000 dollars, else 0."""

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from privypurse.arrays import AnyArray, FloatArray
-from privypurse.datasets.encoding import Encoding, Features, Range, encoded
+from privypurse.datasets.encoder import Encoder
+from privypurse.datasets.encoding import Encoding, Features, Range
 from privypurse.datasets.folders import check, file_of
 
 COLUMNS = (
@@ -28,16 +29,19 @@ _SHA256 = {
 
 
 RANGES: dict[str, Encoding] = {
-    "age": Range(0, 100),
-    "sex": Range(0, 1),
-    "cp": Range(1, 4),
-    "trestbps": Range(80, 200),
-    "chol": Range(0, 600),
-    "fbs": Range(0, 1),
-    "restecg": Range(0, 2),
-    "thalach": Range(60, 220),
-    "exang": Range(0, 1),
-    "oldpeak": Range(-3, 7),
+    column: Range(low, high, indicator=False)
+    for column, (low, high) in {
+        "age": (0, 100),
+        "sex": (0, 1),
+        "cp": (1, 4),
+        "trestbps": (80, 200),
+        "chol": (0, 600),
+        "fbs": (0, 1),
+        "restecg": (0, 2),
+        "thalach": (60, 220),
+        "exang": (0, 1),
+        "oldpeak": (-3, 7),
+    }.items()
 }
 """Where a column lies, in round numbers that anybody might have written down beforehand."""
 
@@ -57,7 +61,7 @@ class Hospital:
     def features(self) -> Features:
         """The complete patients' columns as numbers in [-1, 1], by public ranges: a row depends on that row alone."""
         some = self.complete()
-        return encoded({name: self.columns[name][some] for name in RANGES}, RANGES)
+        return Encoder(RANGES).encode({name: self.columns[name][some] for name in RANGES})
 
     def complete(self, without: Collection[str] = OFTEN_MISSING) -> npt.NDArray[np.bool_]:
         """Which patients have a number in every column but those ``without`` which one gets along."""

@@ -105,7 +105,7 @@ def trials(
 
 def _trained(records: TrainTest, made: Plan | None, steps: int, kept: Path | None) -> Score:
     """Train once, by the plan or without privacy, and keep it in a run's folder, where one is named."""
-    model = mlp(records.shape, records.classes, HIDDEN)
+    model = mlp(records.shape, records.outputs, HIDDEN)
     optimizer = torch.optim.SGD(model.parameters(), lr=ORDINARY_LEARNING_RATE if made is None else LEARNING_RATE)
     data = records.train.tensors(torch.device("cpu"))
     if made is None:

@@ -13,48 +13,18 @@ from msgspec import Meta
 
 from privypurse._validate import integer
 from privypurse.assignment import METHODS
-from privypurse.datasets.encoding import Categories, Encoding, Range
+from privypurse.datasets.encoder import Encoder
+from privypurse.datasets.encoding import Encoding, Range
+from privypurse.datasets.targets import Classes, Flags, Number, Target
 from privypurse.errors import InvalidInput
 from privypurse.plans import stop_rules
 from privypurse.plans.stop_rules import Stop
+from privypurse.runs import column_sections
 from privypurse.runs.sections import By, read, unknown, value
 
 _NEEDED = ("data", "plan", "model", "optimizer")
 _MODEL_KEYS = {"mlp": ("kind", "hidden", "activation"), "cnn": ("kind",)}
-_WHY_PUBLIC = (
-    "Privy Purse never takes ranges, categories or classes from the rows: that would tell something about the people "
-    "in them that no budget pays for"
-)
-_RANGE_OR_CATEGORIES = (
-    f'its range, as in {{ low = 0, high = 100 }}, or its categories, as in ["female", "male"]. {_WHY_PUBLIC}'
-)
-
 Seed = Annotated[int, Meta(ge=0, description="a whole number, 0 or more")]
-
-
-def _categories(given: Any, place: str) -> Categories:
-    """Public values; whole numbers may stand for their digits."""
-    return read(Categories, {"values": list(map(str, value(tuple[str | int, ...], given, place)))}, place)
-
-
-def _classes(given: Any, place: str) -> Categories:
-    if isinstance(given, list) and len(given) < 2:
-        raise InvalidInput(f"{place} is {given!r}; it must be a list of at least two values")
-    return _categories(given, place)
-
-
-def _features(given: Any, place: str) -> dict[str, Encoding]:
-    if not isinstance(given, dict) or not given:
-        raise InvalidInput(f"[data.features] must name the columns that go in, each with {_RANGE_OR_CATEGORIES}")
-    return {column: _encoding(how, f"[data.features] {column}") for column, how in given.items()}
-
-
-def _encoding(given: Any, place: str) -> Encoding:
-    if isinstance(given, list):
-        return _categories(given, place)
-    if not isinstance(given, dict) or (set(given) < {"low", "high", "log"} and not {"low", "high"} <= set(given)):
-        raise InvalidInput(f"{place} is {given!r}; give {_RANGE_OR_CATEGORIES}")
-    return read(Range, given, place)
 
 
 def _stop(given: Any, place: str) -> Stop:
@@ -73,14 +43,22 @@ class BuiltIn:
 
 @dataclass(frozen=True)
 class Table:
-    """A file of records: which columns go in, by which public constants, and which one is to be learned."""
+    """A file of records: which columns go in, by which public constants, and what is to be learned."""
 
     table: Path
-    label: Annotated[str, Meta(title="the column that is to be learned")]
-    classes: Annotated[Categories, By(_classes), Meta(title=f'those of label, as in ["no", "yes"]. {_WHY_PUBLIC}')]
     features: Annotated[
-        Mapping[str, Encoding], By(_features), Meta(title=f"the columns that go in, each with {_RANGE_OR_CATEGORIES}")
+        Mapping[str, Encoding],
+        By(column_sections.features),
+        Meta(title=f"the columns that go in, each with {column_sections.HOW}"),
     ]
+    label: str | None = None
+    """The column that is to be learned: with ``classes`` one of these, with ``range`` a number."""
+    classes: Annotated[tuple[str, ...], By(column_sections.classes)] | None = None
+    range: Annotated[Range, By(column_sections.target_range)] | None = None
+    labels: Annotated[tuple[str, ...], By(column_sections.words)] | None = None
+    """Instead of ``label``: several columns of true or false."""
+    missing: Annotated[tuple[str, ...], By(column_sections.words)] = ()
+    """Texts that mean that there is nothing, beside an empty cell."""
     test: Path | None = None
     person: str | None = None
     """The column of ids: who owns each row."""
@@ -88,8 +66,31 @@ class Table:
     def __post_init__(self) -> None:
         if self.test is not None and self.test.resolve() == self.table.resolve():
             raise InvalidInput("test must be another file than table: accuracy on people in training is sensitive")
-        if self.label in self.features:
-            raise InvalidInput(f"features holds {self.label!r}, which is what is to be learned; take it out")
+        Encoder(self.features, self.target, self.missing)
+
+    @property
+    def target(self) -> Target:
+        """What is to be learned."""
+        if (self.label is None) == (self.labels is None):
+            raise InvalidInput("give label, the column that is to be learned, or labels, several of true or false")
+        if self.labels is not None:
+            if self.classes is not None or self.range is not None:
+                raise InvalidInput("labels are true or false: classes and range go with label; leave them out")
+            return Flags(self.labels)
+        assert self.label is not None
+        if self.classes is not None and self.range is None:
+            return Classes(self.label, self.classes)
+        if self.range is not None and self.classes is None:
+            return Number(self.label, self.range)
+        raise InvalidInput(
+            'label needs either classes, as in ["no", "yes"], or range, as in { low = 0, high = 5000 }. '
+            f"{column_sections.WHY_PUBLIC}"
+        )
+
+    @property
+    def encoder(self) -> Encoder:
+        """What turns a table into numbers; public, as all that it is made of."""
+        return Encoder(self.features, self.target, self.missing)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from privypurse.plans import Plan, Promise
+from privypurse.runs.measures import Measured
 from privypurse.training.evaluation import Score
 from privypurse.training.individual.spending import Spending
 from privypurse.training.loop import Trained
@@ -50,7 +51,7 @@ def facts_of(plan: Plan, trained: Trained, data: str, seeded: bool) -> dict[str,
 
 
 def metrics_of(
-    facts: dict[str, Any], plan: Plan, trained: Trained, score: Score | None, seeded: bool
+    facts: dict[str, Any], plan: Plan, trained: Trained, score: Measured | Score | None, seeded: bool
 ) -> dict[str, Any]:
     """The facts, figures of people outside training, and those that are sensitive, under a key that says so."""
     return {
@@ -77,9 +78,14 @@ def metrics_of(
     }
 
 
-def figures(score: Score | None) -> dict[str, Any] | None:
+def figures(score: Measured | Score | None) -> dict[str, Any] | None:
     """On records that took no part in training."""
-    return None if score is None else {"records": score.records, "accuracy": score.accuracy, "loss": score.loss}
+    return None if score is None else {"records": score.records, **figures_by_name(score)}
+
+
+def figures_by_name(score: Measured | Score) -> dict[str, float]:
+    """Accuracy, where there are classes, and the mean loss."""
+    return {**({} if score.accuracy is None else {"accuracy": score.accuracy}), "loss": score.loss}
 
 
 def history(trained: Trained) -> dict[str, Any]:

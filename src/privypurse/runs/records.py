@@ -12,9 +12,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from privypurse import datasets
-from privypurse.arrays import AnyArray, IntArray
+from privypurse.arrays import AnyArray
 from privypurse.budgets import tables as tabular
-from privypurse.datasets.encoding import Features, Range
+from privypurse.datasets.encoding import Features
+from privypurse.datasets.targets import Classes, Target
 from privypurse.runs.config import BuiltIn, Table
 
 _IMAGES: dict[str, Callable[[], datasets.Images]] = {
@@ -27,15 +28,15 @@ _IMAGES: dict[str, Callable[[], datasets.Images]] = {
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Inputs float32[n, …], labels 0 … classes - 1."""
+    """Inputs float32[n, …], and what is to be learned, as a target encodes it: int64[n] or float32[n, outputs]."""
 
     inputs: Features
-    labels: IntArray
+    labels: AnyArray
     person: AnyArray | None = None
     """The id of each record's owner, where the table has a column of them."""
 
     def __len__(self) -> int:
-        return int(self.labels.size)
+        return int(self.labels.shape[0])
 
     def tensors(self, device: torch.device) -> TensorDataset:
         """What a model is trained on, on the device."""
@@ -48,7 +49,12 @@ class TrainTest:
 
     train: Records
     test: Records | None
-    classes: int
+    target: Target
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model gives for a record."""
+        return self.target.outputs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,16 +66,15 @@ def records_of(data: BuiltIn | Table) -> TrainTest:
     """Read the data. Scaling is by public constants, so each record's input depends on that record alone."""
     if isinstance(data, Table):
         train = _table(data.table, data, data.person)
-        return TrainTest(train, None if data.test is None else _table(data.test, data), data.classes.width)
+        return TrainTest(train, None if data.test is None else _table(data.test, data), data.target)
     if data.name == "adult":
         adult = datasets.adult()
         inputs, labels = adult.features(), adult.labels()
         first, second = (Records(inputs[some], labels[some]) for some in (adult.train, adult.test))
-        return TrainTest(first, second, 2)
+        return TrainTest(first, second, Classes("income", ("<=50K", ">50K")))
     images = _IMAGES[data.name]()
-    return TrainTest(
-        pixels(images.train_images, images.train_labels), pixels(images.test_images, images.test_labels), 10
-    )
+    train, test = pixels(images.train_images, images.train_labels), pixels(images.test_images, images.test_labels)
+    return TrainTest(train, test, Classes("label", tuple("0123456789")))
 
 
 def pixels(images: AnyArray, labels: AnyArray) -> Records:
@@ -79,10 +84,7 @@ def pixels(images: AnyArray, labels: AnyArray) -> Records:
 
 
 def _table(path: Path, data: Table, person: str | None = None) -> Records:
-    columns = tabular.FileColumns(path)
-    encoded = [
-        how.encode(columns.numbers(name) if isinstance(how, Range) else columns.labels(name), columns.where(name))
-        for name, how in data.features.items()
-    ]
-    labels = data.classes.codes(columns.labels(data.label), columns.where(data.label))
-    return Records(np.concatenate(encoded, axis=1), labels, None if person is None else columns.ids(person))
+    columns, encoder = tabular.FileColumns(path), data.encoder
+    cells = columns.cells([*encoder.columns, *data.target.columns])
+    ids = None if person is None else columns.ids(person)
+    return Records(encoder.encode(cells), encoder.targets(cells), ids)

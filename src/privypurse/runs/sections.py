@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
+    datetime.date: "a date, as in 2025-12-31",
+    tuple[str, ...]: 'a list of texts, as in ["yes", "no"]',
     tuple[str | int, ...]: 'a list of texts, as in ["yes", "no"]',
     tuple[float, ...]: "a list of numbers, as in [1.0, 2.0]",
 }

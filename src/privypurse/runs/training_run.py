@@ -17,12 +17,14 @@ from privypurse.plans import Plan
 from privypurse.plans import file as planfile
 from privypurse.runs.config import BuiltIn, RunConfig, Table
 from privypurse.runs.folder import RunFolder, check_free
-from privypurse.runs.metrics import facts_of, metrics_of, spending_lines
+from privypurse.runs.measures import Measured, measured
+from privypurse.runs.metrics import facts_of, figures_by_name, metrics_of, spending_lines
 from privypurse.runs.models import model_of, optimizer_of
+from privypurse.runs.objectives import losses_of
 from privypurse.runs.planning import plan_of
 from privypurse.runs.records import TrainTest, records_of
 from privypurse.training.devices import device_of
-from privypurse.training.evaluation import Score, losses, score
+from privypurse.training.evaluation import Score
 from privypurse.training.execution import Execution
 from privypurse.training.individual.accounting import Individual
 from privypurse.training.loop import Trained, train
@@ -37,7 +39,7 @@ class Finished:
 
     plan: Plan
     trained: Trained
-    score: Score | None
+    score: Measured | None
     folder: Path
 
 
@@ -66,7 +68,7 @@ def train_by(
         records = records_of(config.data)
         if settings.seed is not None:
             torch.manual_seed(settings.seed)
-        model = model_of(config.model, records.shape, records.classes).to(device)
+        model = model_of(config.model, records.shape, records.outputs).to(device)
         optimizer = optimizer_of(config.optimizer, model)
         check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # before what takes long
         plan = plan_of(config, len(records.train), certifying, ledger).for_records(records.train.person)
@@ -79,7 +81,7 @@ def train_by(
         optimizer,
         records.train.tensors(device),
         plan,
-        losses,
+        losses_of(records.target),
         individual=None if config.individual is None else Individual(**vars(config.individual)),
         validate=_validation(records, settings.validate_every),
         max_records_per_person=settings.max_records_per_person,
@@ -95,7 +97,7 @@ def train_by(
     )
     if ledger is not None:
         add_ledger(folder, ledger, trained)
-    found = None if records.test is None else score(model, records.test.inputs, records.test.labels)
+    found = None if records.test is None else measured(model, records.test, records.target)
     data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
     add_results(folder, model, plan, trained, found, data=data, seeded=settings.seed is not None)
     return Finished(plan, trained, found, settings.out)
@@ -105,13 +107,13 @@ def _validation(records: TrainTest, every: int | None) -> Validation | None:
     """On the records that take no part in training, as they are tested in the end."""
     if every is None or records.test is None:
         return None
-    others = records.test
+    others, target = records.test, records.target
 
-    def measured(model: nn.Module) -> dict[str, float]:
-        found = score(model, others.inputs, others.labels)
-        return {"accuracy": found.accuracy, "loss": found.loss}
+    def on_others(model: nn.Module) -> dict[str, float]:
+        found = measured(model, others, target)
+        return {} if found is None else figures_by_name(found)
 
-    return Validation(measured, every)
+    return Validation(on_others, every)
 
 
 def add_ledger(folder: RunFolder, ledger: Ledger, trained: Trained) -> None:
@@ -122,7 +124,14 @@ def add_ledger(folder: RunFolder, ledger: Ledger, trained: Trained) -> None:
 
 
 def add_results(
-    folder: RunFolder, model: nn.Module, plan: Plan, trained: Trained, found: Score | None, *, data: str, seeded: bool
+    folder: RunFolder,
+    model: nn.Module,
+    plan: Plan,
+    trained: Trained,
+    found: Measured | Score | None,
+    *,
+    data: str,
+    seeded: bool,
 ) -> None:
     """What training came to. Of a seeded run nothing is public: who knows the seed can take the noise off."""
     facts = facts_of(plan, trained, data, seeded)

@@ -1,12 +1,14 @@
 """Configurations: what each key comes to, and errors that name the key and the mend."""
 
 import tomllib
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 import privypurse as pp
-from privypurse.datasets.encoding import Categories, Range
+from privypurse.datasets.encoding import Categories, Dates, Flag, Range
+from privypurse.datasets.targets import Classes, Flags, Number
 from privypurse.runs import config
 from privypurse.runs.config import parse_config
 from privypurse.runs.planning import granted
@@ -87,7 +89,7 @@ def test_every_key_arrives():
     assert read.data == config.Table(
         table=Path("people.csv"),
         label="income",
-        classes=Categories(("low", "high")),
+        classes=("low", "high"),
         features={
             "age": Range(17, 90),
             "gain": Range(0, 1e5, log=True),
@@ -207,8 +209,8 @@ BAD = {
         TABLE.replace('label = "inc', 'person = "sex"\nlabel = "inc').replace('person = "id"\n', ""),
         ["'sex'", "no model may see it"],
     ),
-    "no label": (TABLE.replace('label = "income"\n', ""), ["[data] needs label"]),
-    "no classes": (TABLE.replace('classes = ["low", "high"]\n', ""), ["needs classes", WHY]),
+    "no label": (TABLE.replace('label = "income"\n', ""), ["[data]: give label", "or labels"]),
+    "no classes": (TABLE.replace('classes = ["low", "high"]\n', ""), ["label needs either classes", "or range", WHY]),
     "one class": (TABLE.replace('["low", "high"]', '["low"]'), ["classes", "at least two"]),
     "double class": (TABLE.replace('["low", "high"]', '["low", "low"]'), ["twice"]),
     "no features": (TABLE[: TABLE.index("[data.features]")] + TABLE[TABLE.index("[budgets]") :], ["features", WHY]),
@@ -221,6 +223,40 @@ BAD = {
     "range the wrong way": (TABLE.replace("low = 17, high = 90", "low = 90, high = 17"), ["age", "low < high"]),
     "unknown key of a range": (TABLE.replace("low = 17", "lov = 17"), ["age", "'lov'", "did you mean 'low'"]),
     "mean and deviation": (TABLE.replace("low = 17, high = 90", "mean = 38, std = 13"), ["'mean'", "low, high, log"]),
+    "classes and a range": (
+        TABLE.replace('classes = ["low", "high"]', 'classes = ["low", "high"]\nrange = { low = 0, high = 1 }'),
+        ["label needs either classes", "or range"],
+    ),
+    "label and labels": (
+        TABLE.replace('label = "income"', 'label = "income"\nlabels = ["a"]'),
+        ["[data]: give label"],
+    ),
+    "labels with classes": (TABLE.replace('label = "income"', 'labels = ["a"]'), ["labels are true or false"]),
+    "labels twice": (
+        TABLE.replace('label = "income"\nclasses = ["low", "high"]', 'labels = ["a", "a"]'),
+        ["['a', 'a']", "none twice"],
+    ),
+    "a target's dates": (
+        TABLE.replace('classes = ["low", "high"]', "range = { low = 2020-01-01, high = 2021-01-01 }"),
+        ["[data] range", "range of numbers"],
+    ),
+    "a day and a number": (
+        TABLE.replace("low = 17, high", "low = 2020-01-01, high"),
+        ["age high is 90", "a date, as in"],
+    ),
+    "dates the wrong way": (
+        TABLE.replace("low = 17, high = 90", "low = 2020-01-01, high = 2019-01-01"),
+        ["age", "low < high"],
+    ),
+    "a form of dates": (
+        TABLE.replace("low = 17, high = 90", 'low = 2020-01-01, high = 2021-01-01, form = "%d/%m"'),
+        ["age", "'%d/%m'", "%Y, %m and %d"],
+    ),
+    "kind of a column": (TABLE.replace("{ low = 17,", '{ kind = "nubmer", low = 17,'), ["'nubmer'", "mean 'number'"]),
+    "words of a flag": (
+        TABLE.replace("{ low = 17, high = 90 }", '{ true = ["y"], false = ["y"] }'),
+        ["age", "none twice"],
+    ),
     "label as a feature": (TABLE.replace('sex = ["F"', 'income = ["F"'), ["'income'", "learned"]),
     "test on training": (TABLE.replace('"others.csv"', '"people.csv"'), ["test", "another file", "sensitive"]),
     "ε of a level": (TABLE.replace("strict = 1", 'strict = "1"'), ["[budgets] levels strict is '1'", "a number"]),
@@ -251,6 +287,38 @@ BAD = {
     "key of individual": (BUILT_IN + "[individual]\nevry = 3", ["'evry'", "did you mean 'every'"]),
     "key of training": (BUILT_IN + "[training]\nmax_physical_bach = 3", ["did you mean 'max_physical_batch'"]),
 }
+
+
+KINDS_OF_COLUMNS = {
+    "{ low = 17, high = 90 }": Range(17, 90),
+    '{ kind = "number", low = 17, high = 90, indicator = false }': Range(17, 90, indicator=False),
+    "{ low = 2020-01-01, high = 2021-12-31 }": Dates(date(2020, 1, 1), date(2021, 12, 31)),
+    '{ low = 2020-01-01, high = 2021-12-31, form = "%d.%m.%Y" }': Dates(
+        date(2020, 1, 1), date(2021, 12, 31), "%d.%m.%Y"
+    ),
+    '"flag"': Flag(),
+    '{ true = ["ja"], false = ["nein"] }': Flag(("ja",), ("nein",)),
+    '{ kind = "flag" }': Flag(),
+    '["a", 7]': Categories(("a", "7")),
+    '{ values = ["a", 7], other = false }': Categories(("a", "7"), other=False),
+}
+
+
+@pytest.mark.parametrize("written", KINDS_OF_COLUMNS)
+def test_each_kind_of_column_is_read(written):
+    read = parse_config(TABLE.replace("{ low = 17, high = 90 }", written))
+    assert read.data.features["age"] == KINDS_OF_COLUMNS[written]
+
+
+def test_each_kind_of_target_is_read():
+    label = 'label = "income"\nclasses = ["low", "high"]\n'
+    assert parse_config(TABLE).data.target == Classes("income", ("low", "high"))
+    number = parse_config(TABLE.replace(label, 'label = "income"\nrange = { low = 0, high = 9e4, log = true }\n'))
+    assert number.data.target == Number("income", Range(0, 9e4, log=True))
+    flags = parse_config(TABLE.replace(label, 'labels = ["ill", "old"]\nmissing = ["NA", -99]\n')).data
+    assert flags.target == Flags(("ill", "old"))
+    assert flags.encoder.missing == ("NA", "-99")
+    assert list(flags.encoder.columns) == ["age", "gain", "sex", "grade"]
 
 
 @pytest.mark.parametrize("case", BAD)

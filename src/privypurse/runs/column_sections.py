@@ -1,0 +1,82 @@
+"""Columns of a table as a configuration names them: what goes in and what is to be learned, by public constants."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from privypurse.datasets.encoding import KINDS, Categories, Encoding, Flag, Range
+from privypurse.errors import InvalidInput
+from privypurse.runs.sections import read, unknown, value
+
+WHY_PUBLIC = (
+    "Privy Purse never takes ranges, categories or classes from the rows: that would tell something about the people "
+    "in them that no budget pays for"
+)
+HOW = (
+    "its range, as in { low = 0, high = 100 } or { low = 2015-01-01, high = 2025-12-31 }, its categories, as in "
+    f'["female", "male"], or "flag" for true and false. {WHY_PUBLIC}'
+)
+
+
+def features(given: Any, place: str) -> dict[str, Encoding]:
+    """[data.features], a column a key."""
+    if not isinstance(given, dict) or not given:
+        raise InvalidInput(f"[data.features] must name the columns that go in, each with {HOW}")
+    return {column: encoding(how, f"[data.features] {column}") for column, how in given.items()}
+
+
+def encoding(given: Any, place: str) -> Encoding:
+    """One column: a list of categories, "flag", or a table of the arguments of its kind."""
+    if isinstance(given, list):
+        return categories(given, place)
+    if given == Flag.kind:
+        return Flag()
+    if not isinstance(given, dict):
+        raise InvalidInput(f"{place} is {given!r}; give {HOW}")
+    rest = {key: each for key, each in given.items() if key != "kind"}
+    kind = given.get("kind", _kind(rest))
+    if kind not in list(KINDS):
+        raise unknown(f"{place}: there is no kind", str(kind), KINDS)
+    needed = {"number": ("low", "high"), "date": ("low", "high"), "category": ("values",), "flag": ()}[kind]
+    if set(rest) <= set(KINDS[kind].__dataclass_fields__) and not set(needed) <= set(rest):
+        raise InvalidInput(f"{place} is {given!r}; give {HOW}")
+    if "values" in rest and kind == Categories.kind:
+        rest["values"] = texts(rest["values"], f"{place} values")
+    return read(KINDS[kind], rest, place)
+
+
+def _kind(given: dict[str, Any]) -> str:
+    """What an inline table is meant to be, by its keys."""
+    if "values" in given:
+        return "category"
+    if {"true", "false"} & set(given):
+        return "flag"
+    dated = "form" in given or any(isinstance(given.get(end), datetime.date) for end in ("low", "high"))
+    return "date" if dated else "number"
+
+
+def texts(given: Any, place: str) -> list[str]:
+    """Public words; whole numbers may stand for their digits."""
+    return list(map(str, value(tuple[str | int, ...], given, place)))
+
+
+def categories(given: Any, place: str) -> Categories:
+    return read(Categories, {"values": texts(given, place)}, place)
+
+
+def classes(given: Any, place: str) -> tuple[str, ...]:
+    if isinstance(given, list) and len(given) < 2:
+        raise InvalidInput(f"{place} is {given!r}; it must be a list of at least two values")
+    return categories(given, place).values
+
+
+def target_range(given: Any, place: str) -> Range:
+    found = encoding(given, place) if isinstance(given, dict) else None
+    if not isinstance(found, Range):
+        raise InvalidInput(f"{place} is {given!r}; it must be a range of numbers, as in {{ low = 0, high = 5000 }}")
+    return found
+
+
+def words(given: Any, place: str) -> tuple[str, ...]:
+    return tuple(texts(given, place))
