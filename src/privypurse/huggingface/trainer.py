@@ -134,8 +134,10 @@ class Trainer(DiscreetTrainer):
         return (found, outputs) if return_outputs else found
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        counted = 0 if self._private is None else self._private[1].steps_taken  # a state brings its own count
         super()._load_optimizer_and_scheduler(checkpoint)
-        counted = 0 if self._private is None else self._private[1].steps_taken
+        if self._private is not None and self._planned["seed"] is not None:  # which takes its steps again
+            counted = self._private[1].steps_taken
         if counted < self.state.global_step:
             raise InvalidInput(
                 f"{checkpoint} is of {self.state.global_step:,} steps, but {self._folder} counts {counted:,}: going "

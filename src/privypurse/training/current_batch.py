@@ -74,7 +74,7 @@ class CurrentBatch:
         refuse_around_model()
         places, constants = self._places_of(inputs, options)
         inputs, options = untracked(inputs), untracked(options)
-        due = places.size > 1 and self.run.keys.due("model")
+        due = places.size > 0 and self.run.keys.due("model" if places.size > 1 else "one record")
         if due:
             require_isolated(self.run.recorder, inputs, options, places.size, constants)
         self.run.require_true_gradients((inputs, options), places.size, constants)

@@ -297,7 +297,7 @@ def _eager(draws: Draws, loss_fn: Loss, add: Add) -> Iterator[Tensor]:
 
 def _add(run: PrivateRun, loss_fn: Loss, inputs: Inputs, label: Any, batch: Batch) -> Tensor:
     """Adds a batch; the first ones and random later ones are checked, and a model that mixes records is refused."""
-    due = batch.records.size > 1 and run.keys.due("model")
+    due = batch.records.size > 0 and run.keys.due("model" if batch.records.size > 1 else "one record")
     if due:
         require_isolated(run.recorder, *arguments(inputs), batch.records.size)
     run.require_true_gradients(arguments(inputs), batch.records.size)

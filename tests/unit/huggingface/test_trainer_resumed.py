@@ -91,11 +91,13 @@ def test_without_a_checkpoint_only_what_is_left_is_taken(killed, tmp_path):
     assert counting.steps == [5, 6]
 
 
-def test_a_checkpoint_beside_a_journal_that_counts_fewer_is_refused(killed, tmp_path):
-    """The broken twin of a folder: weights alone, whose steps are counted elsewhere."""
+@pytest.mark.parametrize("weights_alone", [True, False])
+def test_a_checkpoint_beside_a_journal_that_counts_fewer_is_refused(killed, tmp_path, weights_alone):
+    """The broken twin of a folder: its steps are counted elsewhere, and the optimizer's state is no witness."""
     folder = shutil.copytree(killed, tmp_path / "run")
     shutil.rmtree(folder / "_private")
-    (folder / "checkpoint-3" / "optimizer.pt").unlink()
+    if weights_alone:
+        (folder / "checkpoint-3" / "optimizer.pt").unlink()
     with pytest.raises(pp.InvalidInput, match=r"of 3 steps, but .* counts 0"):
         goes_on(folder)
 

@@ -1,7 +1,8 @@
 """Where layers have their records, found by passes with different numbers of them.
 
 A dimension that counts records changes as their number does, and no other dimension does. So whatever lengths happen
-to be equal, and though a batch has one record alone, nothing is taken for records that is not.
+to be equal, and though a batch has one record alone, nothing is taken for records that is not. Of a layer that did
+not run in these passes (one that is left out at random, or used later) nothing is known, and nothing is supposed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,15 +20,68 @@ from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.layout import RECORDS_FIRST, Layout, form
+from privypurse.training.gradients.refusals import require_tensors
 from privypurse.training.gradients.rule import Rule
+from privypurse.training.isolation.dropout import DropoutOff
 from privypurse.training.isolation.memory import Memory
 from privypurse.training.isolation.replaced_records import first_rows
 from privypurse.training.model_inputs import Given
-from privypurse.training.step_randomness import borrowed
+from privypurse.training.step_randomness import made_with
 
 _MANY, _FEW = 3, 2  # records in the two passes; a single one may be squeezed away
+_TURNS = 16  # of two passes, where some layers have not run and others may run next time
 
 Layouts = dict[nn.Module, Layout]
+
+
+Run = TypeVar("Run")
+
+
+class _NotSeen(InvalidInput):
+    """A layer runs of which nobody knows where it has its records."""
+
+
+class KnownLayouts:
+    """Where the layers of a model have their records, as far as they have run."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: list[tuple[nn.Module, Rule]],
+        prepare: Callable[[ExitStack, int], None],
+    ) -> None:
+        """``prepare`` has the model run for so many records, and leaves the undoing with the stack."""
+        self._model, self._layers, self._prepare = model, layers, prepare
+        self._found: Layouts | None = None
+
+    def run(self, run: Callable[[], Run], given: Given, records: int, constants: frozenset[int]) -> Run:
+        """What a pass of so many records gives; begun anew once a layer that had not been seen has been."""
+        if self._found is None and records:
+            self._find(given, records, constants)
+        try:
+            return run()
+        except _NotSeen:
+            self._find(given, records, constants)
+            return run()
+
+    def _find(self, given: Given, records: int, constants: frozenset[int]) -> None:
+        known = self._found or {}
+        self._found = find_layouts(self._model, self._layers, given, records, constants, self._prepare, known)
+
+    def of(self, layer: nn.Module) -> Layout:
+        """Where this layer has its records; first if it never ran."""
+        return (self._found or {}).get(layer, RECORDS_FIRST)
+
+    def require(self, layer: nn.Module) -> None:
+        """Raise for a layer that runs now and did not when it was asked for; but not where there are no records."""
+        if self._found is not None and layer not in self._found and layer in dict(self._layers):
+            name = next(name for name, each in self._model.named_modules() if each is layer) or "model"
+            raise _NotSeen(
+                f"layer {name} ({type(layer).__name__}) runs now, and did not in passes of a few records, so that "
+                "nobody knows which of its dimensions counts records: it is left out at random nearly always "
+                "(LayerDrop), or by what is in the records. Let it run in every pass: set that rate to 0, or choose "
+                "by a mask (torch.where)"
+            )
 
 
 @dataclass(frozen=True)
@@ -53,29 +108,38 @@ def find_layouts(
     records: int,
     constants: frozenset[int],
     prepare: Callable[[ExitStack, int], None],
+    known: Layouts,
 ) -> Layouts:
-    """Of each layer that runs, from passes of some of these records. The model is afterwards what it was.
+    """Those that are known, and of each layer that runs in passes of some of these records. The model stays as it is.
 
     ``constants`` are the ids of inputs that are the same for all records; ``prepare`` has the model run for so many
     records, and leaves the undoing with the stack. Where layers give one row for all, the
-    layers behind them get one for each record while training; so these are asked again, as it will be then.
+    layers behind them get one for each record while training; so these are asked again, as it will be then. So are
+    layers that have not run, while something but dropout is drawn at random: it may be which of them run.
     """
-    rules, found, memory = dict(layers), Layouts(), Memory(model)
+    rules, found, memory, turn = dict(layers), dict(known), Memory(model), 0
     device = next(model.parameters()).device
-    with torch.no_grad(), borrowed(device):
+    with torch.no_grad(), DropoutOff():
         while True:
-            noted = []
+            noted, draws = [], False
             for some in (_MANY, _FEW):
                 with ExitStack() as undo:
                     undo.callback(memory.restore)
                     prepare(undo, some)
-                    noted.append(_noted(model, rules, found, first_rows(given, some, records, constants), some))
+                    rows = first_rows(given, some, records, constants)
+                    run = partial(_noted, model, rules, found, rows, some)
+                    each, drew = made_with(bytes([turn]) * 32, run, device)
+                    noted.append(each)
+                    draws |= drew
             many, few = noted
-            now = {layer: _layout(rules[layer], calls, few.get(layer, [])) for layer, calls in many.items()}
+            now = {layer: _layout(rules[layer], calls, few[layer]) for layer, calls in many.items() if layer in few}
             spread = {layer for layer, each in found.items() if each.one_row}
-            more = {layer for layer, each in now.items() if each.one_row} - spread
-            found = {layer: replace(each, one_row=each.one_row or layer in spread) for layer, each in now.items()}
-            if not more:
+            found |= {layer: replace(each, one_row=each.one_row or layer in spread) for layer, each in now.items()}
+            if {layer for layer, each in found.items() if each.one_row} - spread:
+                found = {layer: each for layer, each in found.items() if each.one_row}
+                continue
+            turn += 1
+            if not draws or turn == _TURNS or found.keys() >= rules.keys():
                 return found
 
 
@@ -86,11 +150,11 @@ def _noted(
     noted: dict[nn.Module, list[_Shapes]] = {}
 
     def note(layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
-        first = output[0] if isinstance(output, tuple) else output
-        if isinstance(first, Tensor):
-            given = bound(layer, inputs, options)
-            shapes = _Shapes(_taken_apart(rules[layer], given), first.shape, form(given))
-            noted.setdefault(layer, []).append(shapes)
+        given = bound(layer, inputs, options)
+        require_tensors(layer, given[0], output)
+        first: Tensor = output[0] if isinstance(output, tuple) else output
+        shapes = _Shapes(_taken_apart(rules[layer], given), first.shape, form(given))
+        noted.setdefault(layer, []).append(shapes)
         return known.get(layer, RECORDS_FIRST).for_each(output, records)
 
     with ExitStack() as undo:

@@ -22,9 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.as_written import AsWritten
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER, takes_expanded_parameters
-from privypurse.training.gradients.find_layouts import Layouts, bound, find_layouts
+from privypurse.training.gradients.find_layouts import KnownLayouts, bound
 from privypurse.training.gradients.generic import GENERIC, require_no_draws
-from privypurse.training.gradients.layout import COUNT_RECORDS, RECORDS_FIRST, Layout
 from privypurse.training.gradients.recomputation import (
     Recomputation,
     lend_inputs,
@@ -35,12 +34,12 @@ from privypurse.training.gradients.recomputation import (
     take_inputs_back,
     watch_again,
 )
+from privypurse.training.gradients.refusals import refuse_replaced, require_records, require_tensors
 from privypurse.training.gradients.relative_positions import look_up_for_each, with_tables
 from privypurse.training.gradients.rule import Call, InParts, Part, Rule, rule_of
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
 from privypurse.training.isolation.replaced_records import detached
-from privypurse.training.model_inputs import Given
 from privypurse.training.step_randomness import keyed, seeds
 
 
@@ -64,7 +63,7 @@ class _Tap(torch.autograd.Function):
         if ctx.call.gradient is not None:
             raise InvalidInput("backward was run twice through one forward pass; run the forward pass again")
         take_inputs_back(ctx, ctx.call)
-        _require_records(ctx.call)
+        require_records(ctx.call)
         ctx.call.gradient, *others = ctx.call.layout.to_front([gradient.detach() for gradient in gradients])
         ctx.call.other_output_gradients = tuple(others)
         ctx.call.rule.settle(ctx.call)
@@ -169,19 +168,10 @@ class Recorder:
         """Whether parts of the last forward pass run again in its backward pass."""
         self.one_shape = True
         """Whether that forward pass has the same shapes for every batch of as many records."""
-        self._layouts: Layouts | None = None
         self.for_each = partial(look_up_for_each, with_tables(model))
-
-    def find_layouts(self, given: Given, records: int, constants: frozenset[int]) -> None:
-        """Find out where every layer has its records, the first time that there are any."""
-        if self._layouts is None and records:
-            others = [each[:2] for each in self._watched if each[1] is not EXPANDED_PARAMETER]
-            layers = [(module, rule) for module, rule in others if not isinstance(rule, InParts)]
-            self._layouts = find_layouts(self.model, layers, given, records, constants, self.for_each)
-
-    def layout(self, module: nn.Module) -> Layout:
-        """Where this layer has its records; first if it never ran."""
-        return (self._layouts or {}).get(module, RECORDS_FIRST)
+        others = [(module, rule) for _, module, rule in self.layers if rule is not EXPANDED_PARAMETER]
+        whole = [each for each in others if not isinstance(each[1], InParts)]
+        self.layouts = KnownLayouts(model, whole, self.for_each)
 
     @contextmanager
     def _recording(self, tape: Tape) -> Iterator[None]:
@@ -194,7 +184,7 @@ class Recorder:
                 if rule is EXPANDED_PARAMETER:
                     self._expand(tape, undo, module, names)
                 elif isinstance(rule, InParts):
-                    _refuse_replaced(module)
+                    refuse_replaced(module)
                     _run_in_parts(undo, module, partial(rule.run, module, self._part(tape, module, names)))
                 else:
                     hook = self._hook(tape, module, rule, names)
@@ -255,12 +245,13 @@ class Recorder:
         return part
 
     def _hook(self, tape: Tape, module: nn.Module, rule: Rule, names: dict[str, str]) -> Callable[..., Any]:
-        layout = self.layout(module)
+        layout = self.layouts.of(module)
 
         def hook(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], output: Any) -> Any:
             refuse_reentrant()
             inputs, options = bound(module, tuple(inputs), options)
-            _refuse_packed(module, inputs)
+            require_tensors(module, inputs, output)
+            self.layouts.require(module)
             inputs, options = tree_map(detached, inputs), tree_map(detached, options) if options else {}
             inputs, options = layout.to_front(layout.marked((inputs, options)))
             if layout.one_row and not rule.takes_all_apart:
@@ -282,10 +273,15 @@ class Recorder:
         thawed = next((name for name, value in self._frozen if value.requires_grad), None)
         if thawed is not None:
             raise InvalidInput(f"{thawed} {_STRANGER}")
+        key = self._next_key()
+
+        def run() -> Any:
+            tape.calls.clear()
+            with self._recording(tape), self._keyed(key):
+                return self.model(*inputs, **options)
+
         with self.as_written():
-            self.find_layouts((inputs, options), tape.records, tape.constants)
-            with self._recording(tape), self._keyed():
-                output = self.model(*inputs, **options)
+            output = self.layouts.run(run, (inputs, options), tape.records, tape.constants)
         changed = [name for name, version in self._versions().items() if before.get(name) != version]
         if changed:
             raise InvalidInput(
@@ -298,20 +294,25 @@ class Recorder:
             self._recomputation.expect(output, tape.records)
         return output
 
-    @contextmanager
-    def _keyed(self) -> Iterator[None]:
-        """Torch's generators keyed, but in a graph that is being captured: whoever replays it keys them.
+    @property
+    def _device(self) -> torch.device:
+        return self._trainable[0].device if self._trainable else torch.device("cpu")
 
-        Raises if they were seeded inside, which makes public what goes by row.
-        """
-        device = self._trainable[0].device if self._trainable else torch.device("cpu")
-        if self.key is None or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+    def _next_key(self) -> bytes | None:
+        """None in a graph that is being captured: whoever replays it keys the generators."""
+        captured = self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return None if self.key is None or captured else self.key()
+
+    @contextmanager
+    def _keyed(self, key: bytes | None) -> Iterator[None]:
+        """Torch's generators keyed; raises if they were seeded inside, which makes public what goes by row."""
+        if key is None:
             yield
             return
-        with keyed(self.key(), device, everything=False):
-            before = seeds(device)
+        with keyed(key, self._device, everything=False):
+            before = seeds(self._device)
             yield
-            if seeds(device) != before:
+            if seeds(self._device) != before:
                 raise InvalidInput(
                     "the forward pass seeded torch's generator: masks and noise go by row, and rows by who was "
                     "drawn, so with numbers that somebody knows one absence would change everybody's. Take "
@@ -373,26 +374,3 @@ def _run_in_parts(
     own = module.forward
     module.__dict__["forward"] = lambda *given, **options: (run if only() else own)(*given, **options)
     undo.callback(module.__dict__.pop, "forward", None)
-
-
-def _refuse_replaced(module: nn.Module) -> None:
-    if "forward" in module.__dict__:
-        raise InvalidInput(
-            f"the forward of a {type(module).__name__} was replaced on the object itself, which its rule would pass "
-            "by; make it a subclass, which is handled as any layer"
-        )
-
-
-def _require_records(call: Call) -> None:
-    if call.layout.complaint is not None:
-        raise InvalidInput(
-            f"layer {call.path} ({type(call.module).__name__}) {call.layout.complaint}: {COUNT_RECORDS}"
-        )
-
-
-def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    if any(isinstance(value, nn.utils.rnn.PackedSequence) for value in inputs):
-        raise InvalidInput(
-            f"a {type(module).__name__} was given a PackedSequence, whose rows are of several records at once; give "
-            "it the padded tensor, pick each record's last place from the output with gather, and mask the loss"
-        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,16 @@ from privypurse.training.gradients.rule import InParts, Rule
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.dropout import DropoutOff
 from privypurse.training.isolation.memory import Memory, fingerprint
-from privypurse.training.isolation.replaced_records import NO_BOUND, counts_records, first_rows, halves, with_others
+from privypurse.training.isolation.replaced_records import (
+    NO_BOUND,
+    counts_records,
+    first_rows,
+    halves,
+    turned_round,
+    with_others,
+)
 from privypurse.training.model_inputs import Given
-from privypurse.training.step_randomness import keyed, made_with
+from privypurse.training.step_randomness import keyed, made_with, states
 
 # Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
 # entry. First in full floats, then where shorter ones may enter.
@@ -57,14 +65,17 @@ def require_isolated(
     kept must not change, nor what the model holds afterwards; one row that a layer gets for all of them is theirs
     too. Everything is as in training, without gradients, but for dropout, which is off; whatever else draws, draws
     the same numbers each time, since shapes are the same. Then gradients, with dropout, whose numbers are the same
-    each time too: what comes back to half of the records must not change when the losses of the others weigh more.
-    ``constants`` are the ids of inputs that are the same for all records, whatever their shape.
+    each time too: what comes back to half of the records must not change when the losses of the others weigh more,
+    nor when they are replaced.
+    ``constants`` are the ids of inputs that are the same for all records, whatever their shape. A record that is
+    alone mixes with nobody, and is only asked what it leaves behind.
     """
-    if records < 2:
-        return
     given = inputs, options
+    if records < 2:
+        _require_nothing_kept(recorder, given, constants)
+        return
     with torch.no_grad(), recorder.as_written(), DropoutOff() as dropout:
-        trial = _Trial(recorder, given, records, constants, dropout)
+        trial = _Trial(recorder, records, constants, dropout)
         whole, left = trial.run(given, records)
         few = min(2, records - 1)
         part, _ = trial.run(first_rows(given, few, records, constants), few)
@@ -72,38 +83,62 @@ def require_isolated(
         if not trial.draws:
             _require_same_rows(whole, part, torch.arange(few))
         pair = halves(records)
-        copies = any(_copied(rule, recorder.layout(layer)) for _, layer, rule in recorder.layers)
+        copies = any(_copied(rule, recorder.layouts.of(layer)) for _, layer, rule in recorder.layers)
         for kept, others in (pair, pair[::-1]):
-            other, left_now = trial.run(with_others(given, kept, records, constants), records)
+            other, left_now = trial.run(trial.with_others(given, kept), records)
             _require_rows(other, part, records, few)
             _require_same_rows(whole, other, kept)
             _require_no_memory(left.other_than(left_now))
             if copies:
-                _require_own_copies(trial.back(others, 0.0), others)
-        kept, others = halves(records)
-        quiet, loud = (_came_back(trial, rows) for rows in (others[:0], others))
-        _require_same_gradients(quiet, loud, kept)
+                _require_own_copies(trial.back(given, others, 0.0), others)
+        _require_gradients_apart(trial, given, pair)
+
+
+def _require_gradients_apart(trial: _Trial, given: Given, pair: tuple[Tensor, Tensor]) -> None:
+    """Raise if what comes back to a record changes when others' losses weigh more, or others stand beside it."""
+    nobody, (kept, others) = pair[0][:0], halves(len(pair[0]) + len(pair[1]))
+    quiet = _came_back(trial, given, nobody)
+    _require_same_gradients(quiet, _came_back(trial, given, others), kept)
+    # How much dropout draws may hang on others, as where they are longer. What is run again cannot do without it.
+    dropout = trial.runs_again
+    quiet = quiet if dropout or not trial.dropped else _came_back(trial, given, nobody, dropout)
+    for kept, _ in (pair, pair[::-1]):
+        _require_same_gradients(quiet, _came_back(trial, trial.with_others(given, kept), nobody, dropout), kept)
+
+
+def _require_nothing_kept(recorder: Recorder, given: Given, constants: frozenset[int]) -> None:
+    """Raise if the model holds something else after this record than after another one."""
+    with torch.no_grad(), recorder.as_written(), DropoutOff() as dropout:
+        trial, before = _Trial(recorder, 1, constants, dropout), Memory(recorder.model)
+        _, left = trial.run(given, 1)
+        try:
+            _, other = trial.run(turned_round(given), 1)
+        except InvalidInput:
+            raise
+        except Exception:  # a model that takes no such record; then nothing at all may change
+            other = before
+    _require_no_memory(left.other_than(other))
 
 
 class _Trial:
     """Runs a model again and again from where it is now, with the same numbers whenever it draws."""
 
-    def __init__(
-        self, recorder: Recorder, given: Given, records: int, constants: frozenset[int], dropout: DropoutOff
-    ) -> None:
-        self._recorder, self._given, self._records, self._key = recorder, given, records, os.urandom(32)
-        recorder.find_layouts(given, records, constants)
+    def __init__(self, recorder: Recorder, records: int, constants: frozenset[int], dropout: DropoutOff) -> None:
+        self._recorder, self._records, self._constants, self._key = recorder, records, constants, os.urandom(32)
         self._memory, self._dropout = Memory(recorder.model), dropout
         self._parameters = list(recorder.model.named_parameters())
         self._before = fingerprint(self._parameters)
         self._device = self._parameters[0][1].device
         self.draws = False
-        """Whether anything drew numbers so far."""
+        """Whether anything but dropout drew numbers so far."""
+        self.dropped = False
+        """Whether anything did in a pass with dropout."""
 
     def run(self, given: Given, records: int) -> tuple[Seen, Memory]:
         """What the layers got and gave, and what the model held afterwards."""
+        look = partial(made_with, self._key, lambda: _seen(self._recorder, given, records), self._device)
         try:
-            seen, draws = made_with(self._key, lambda: _seen(self._recorder, given, records), self._device)
+            seen, draws = self._recorder.layouts.run(look, given, records, self._constants)
             self.draws |= draws
             left = Memory(self._recorder.model)
         finally:
@@ -112,13 +147,26 @@ class _Trial:
         _require_no_memory([name for (name, _), ok in zip(self._parameters, same.tolist(), strict=True) if not ok])
         return seen, left
 
-    def back(self, rows: Tensor, weight: float) -> Tape:
+    def with_others(self, given: Given, kept: Tensor) -> Given:
+        """The batch with the records that are not kept replaced."""
+        found: Given = with_others(given, kept, self._records, self._constants)
+        return found
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether parts of the last pass were run again in its backward pass."""
+        return self._recorder.runs_again
+
+    def back(self, given: Given, rows: Tensor, weight: float, dropout: bool = True) -> Tape:
         """A backward pass of random losses, which weigh about 1; those of these records weigh that much."""
-        recorder, tape = self._recorder, Tape(self._records)
+        recorder, tape = self._recorder, Tape(self._records, constants=self._constants)
         key, recorder.key = recorder.key, None
         try:
-            with torch.enable_grad(), self._dropout.on_again(), keyed(self._key, self._device):
-                output = recorder.forward(tape, *self._given[0], **self._given[1])
+            drops = self._dropout.on_again() if dropout else nullcontext()
+            with torch.enable_grad(), drops, keyed(self._key, self._device):
+                before = states(self._device)
+                output = recorder.forward(tape, *given[0], **given[1])
+                self.dropped |= not all(map(torch.equal, before, states(self._device)))
                 recorder.refuse_strangers(output)  # before something comes back to them
                 leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, self._records)]
                 leaves = [leaf for leaf in leaves if leaf.requires_grad]
@@ -131,23 +179,23 @@ class _Trial:
         return tape
 
 
-def _came_back(trial: _Trial, louder: Tensor) -> Seen:
+def _came_back(trial: _Trial, given: Given, louder: Tensor, dropout: bool = True) -> Seen:
     """What comes back to every layer if these records' losses weigh more; nothing where it cannot be asked."""
     try:
-        calls = trial.back(louder, _LOUD).finished()
+        calls = trial.back(given, louder, _LOUD, dropout).finished()
     except InvalidInput:
         return []  # a loss of everything that the model gives is not what will be asked
     return [(call.path, value) for call in calls for value in (*call.kept.values(), call.output_gradient)]
 
 
 def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
-    """Raise if what comes back to these records changes with what comes back to others."""
+    """Raise if what comes back to these records is another in the two."""
     name = _first_changed(quiet, loud, rows)
     if name is not None:
         raise InvalidInput(
-            f"the gradient that comes back to layer {name} for a record changes with that of other records, "
-            f"{NO_BOUND}: a hook or an autograd.Function behind it computes over records, as by a norm of the "
-            "whole gradient. Take it out; clipping is done here, for each person"
+            f"the gradient that comes back to layer {name} for a record changes with other records, or with what "
+            f"comes back to them, {NO_BOUND}: a hook, an autograd.Function or something detached behind it is made "
+            "of several, as by a norm of the whole gradient. Take it out; clipping is done here, for each person"
         )
 
 
@@ -238,7 +286,8 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
 
     def noting(name: str, rule: Rule) -> Callable[..., Any]:
         def note(module: nn.Module, inputs: Any, options: Any, output: Any) -> Any:
-            layer, layout = f"what layer {name or 'model'} ({type(module).__name__})", recorder.layout(module)
+            recorder.layouts.require(module)
+            layer, layout = f"what layer {name or 'model'} ({type(module).__name__})", recorder.layouts.of(module)
             if layout.complaint is None and not isinstance(rule, InParts):
                 for value in _given(rule, layout, bound(module, inputs, options), records):
                     found.append((f"{layer} is given", _digest(value)))

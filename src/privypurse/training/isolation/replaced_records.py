@@ -42,6 +42,18 @@ def _taken(values: Any, rows: Tensor, records: int, constants: frozenset[int]) -
     return tree_map(taken, values)
 
 
+def turned_round(values: Any) -> Any:
+    """A record that is like nobody's, for one that stands alone: its entries turned round, numbers negative."""
+
+    def turned(value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            return value
+        back = value.detach().flip(-1) if value.dim() > 1 else value.detach()
+        return -back if value.is_floating_point() else back
+
+    return tree_map(turned, values)
+
+
 def detached(value: Any) -> Any:
     return value.detach() if isinstance(value, Tensor) else value
 

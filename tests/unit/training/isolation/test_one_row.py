@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.gradients import Recorder, Tape, norms, per_record_norms
-from privypurse.training.gradients import tape as tapes
+from privypurse.training.gradients.find_layouts import KnownLayouts
 from privypurse.training.gradients.layout import Layout
 from privypurse.training.isolation import model as isolation
 
@@ -164,7 +164,7 @@ def test_by_shape_alone_as_many_tokens_as_records_would_be_taken_for_records(
 ) -> None:
     """The twin: nobody asks which dimension counts records."""
     model, (x, y) = MODELS[name]().double(), data(TOKENS)
-    monkeypatch.setattr(tapes, "find_layouts", lambda *given: {})
+    monkeypatch.setattr(KnownLayouts, "run", lambda self, run, *given: run())
     found = per_record_norms(model, loss, x, y)
     assert not torch.allclose(found, alone(model, x, y)[0], rtol=1e-3)
 
@@ -302,8 +302,8 @@ def test_a_batch_of_one_record_is_no_row_for_all() -> None:
     model, (x, _) = Base().double(), data(1)
     recorder = Recorder(model)
     recorder.forward(Tape(1), x)
-    assert recorder.layout(model.table) == Layout(one_row=True)
-    assert recorder.layout(model.first) == recorder.layout(model.last) == Layout()
+    assert recorder.layouts.of(model.table) == Layout(one_row=True)
+    assert recorder.layouts.of(model.first) == recorder.layouts.of(model.last) == Layout()
     tape, (many, labels) = Tape(5), data(5)
     torch.autograd.backward(loss(recorder.forward(tape, many), labels).sum())
     torch.testing.assert_close(norms(tape), alone(model, many, labels)[0], rtol=1e-6, atol=0.0)
