@@ -24,6 +24,7 @@ _MODULES = {  # component: the module that only it brings
     "hf": "transformers",
     "peft": "peft",
     "lightning": "lightning",
+    "sklearn": "sklearn",
     "postgres": "psycopg",
     "browser": "playwright",
 }

@@ -29,7 +29,7 @@ def programs(text: str) -> list[str]:
     return found
 
 
-COMPONENTS = {"transformers": "hf", "peft": "peft", "lightning": "lightning"}
+COMPONENTS = {"transformers": "hf", "peft": "peft", "lightning": "lightning", "sklearn": "sklearn"}
 
 
 def needed(program: str) -> list[pytest.MarkDecorator]:

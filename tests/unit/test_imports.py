@@ -10,7 +10,7 @@ import pytest
 import privypurse
 
 SOURCE = Path(privypurse.__file__).parent
-HEAVY = {"torch", "opacus", "pandas", "dp_accounting"}
+HEAVY = {"torch", "opacus", "pandas", "dp_accounting", "sklearn"}
 """What a plan must be made without: none of them is a dependency of the package."""
 
 

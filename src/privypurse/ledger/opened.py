@@ -68,6 +68,10 @@ class OpenLedger:
     def __repr__(self) -> str:
         return f"Ledger({self._database})"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: a copy of what holds it, such as scikit-learn's clone of an estimator, charges the same purses."""
+        return self
+
     @classmethod
     def create(
         cls,

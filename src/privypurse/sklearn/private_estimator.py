@@ -1,0 +1,181 @@
+"""What private estimators share: from X and budgets to a plan, a network that is trained by it, and its outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch.utils.data import TensorDataset
+
+from privypurse._validate import is_integer, real
+from privypurse.arrays import AnyArray, FloatArray
+from privypurse.assignment import plan
+from privypurse.budgets import Budgets
+from privypurse.errors import InvalidInput
+from privypurse.plans import Plan
+from privypurse.sklearn import fits_before
+from privypurse.sklearn.budgets_of_rows import budgets_of_rows
+from privypurse.sklearn.fitted_steps import warn_of_fitted_steps
+from privypurse.sklearn.inputs import checked
+from privypurse.sklearn.networks import network
+from privypurse.sklearn.public_encoder import PublicEncoder
+from privypurse.training.isolation.loss_fn import Loss
+from privypurse.training.loop import train
+
+STEPS, SMALL, SHARE, LARGE = 200, 256, 10, 8192
+_LEFT_BEHIND = "left behind when this estimator was pickled or copied"
+
+
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base of `PrivateClassifier` and `PrivateRegressor`, which say what the arguments are."""
+
+    epsilon: Any
+    delta: Any
+    hidden: Any
+    method: Any
+    steps: Any
+    epochs: Any
+    people: Any
+    batch_size: Any
+    noise_multiplier: Any
+    clip_norm: Any
+    learning_rate: Any
+    max_records_per_person: Any
+    at_most: Any
+    accountant: Any
+    ledger: Any
+    purpose: Any
+    bounds: Any
+    categories: Any
+    random_state: Any
+    plan_: Plan
+    network_: torch.nn.Module
+
+    @property
+    def spent_(self) -> dict[Any, float]:
+        """By id, or by row where there are no ids: the ε that this fit is certified to cost at most. Sensitive."""
+        if not hasattr(self, "plan_"):
+            raise AttributeError("spent_ is there after fit; it and plan_ are sensitive, and stay out of pickles")
+        plan = self.plan_
+        ids = range(plan.records) if plan.person is None else np.asarray(plan.person).tolist()
+        return dict(zip(ids, plan.spent().tolist(), strict=True))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle is made to be handed on: plan and people stay out of it. So does the ledger, and fit then asks."""
+        state = {name: value for name, value in super().__getstate__().items() if name != "plan_"}
+        if state.get("ledger") is not None:
+            state["ledger"] = _LEFT_BEHIND
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = tags.input_tags.categorical = bool(self.categories)
+        return tags
+
+    def _features(self, X: Any) -> FloatArray:
+        """X as the network takes it, once fitted."""
+        check_is_fitted(self, "network_")
+        cells = checked(self, X, reset=False, dtype=self._cells)
+        return self._encoder()._encoded(cells)
+
+    @property
+    def _cells(self) -> str | None:
+        return None if self.categories else "numeric"
+
+    def _encoder(self) -> PublicEncoder:
+        made = PublicEncoder(self.bounds, self.categories)
+        made.n_features_in_ = self.n_features_in_
+        if hasattr(self, "feature_names_in_"):
+            made.feature_names_in_ = self.feature_names_in_
+        return made
+
+    def _outputs(self, X: Any) -> FloatArray:
+        """float64[n, outputs]."""
+        inputs = torch.as_tensor(self._features(X))
+        with torch.no_grad():
+            return np.asarray(self.network_(inputs).numpy())
+
+    def _begin(self, more: dict[str, Any]) -> None:
+        """Forget an earlier fit, of other classes or columns; raise for what other estimators' fit takes."""
+        for name in ("network_", "plan_"):
+            self.__dict__.pop(name, None)
+        if more.pop("sample_weight", None) is not None:
+            raise InvalidInput(
+                "sample_weight is given, which a private fit does not take: how much a person counts is what their "
+                "budget decides; give budgets="
+            )
+        if more:
+            raise TypeError(f"fit() got an unexpected keyword argument {min(more)!r}")
+
+    def _fit(self, cells: AnyArray, target: torch.Tensor, outputs: int, loss: Loss, budgets: Any, ids: Any) -> None:
+        """Plan, count or charge, train: ``cells`` are checked, ``target`` is a number or a class for each row."""
+        features = self._encoder()._encoded(cells)
+        purses = budgets_of_rows(budgets, ids, len(features), self.epsilon, self.delta)
+        seed, rate = self._seed(), real(self.learning_rate, "learning_rate", above=0)
+        warn_of_fitted_steps(self)
+        made = self._plan(purses)
+        net = network(features.shape[1], self.hidden, outputs, seed)
+        self.plan_ = made.for_records(ids)
+        if self.ledger is None and seed is None:
+            fits_before.count(self.plan_, features, ids, stacklevel=4)
+        train(
+            net,
+            torch.optim.Adam(net.parameters(), lr=rate),
+            TensorDataset(_finite(features), target),
+            made,
+            loss,
+            person=ids,
+            max_records_per_person=self.max_records_per_person,
+            ledger=self.ledger,
+            purpose=self.purpose,
+            seed=seed,
+        )
+        self.network_ = net.double().eval()
+
+    def _plan(self, budgets: Budgets) -> Plan:
+        """By the arguments; what is not given follows from how many people there are, or from nothing."""
+        return plan(
+            budgets,
+            self.method,
+            steps=STEPS if self.steps is None and self.epochs is None else self.steps,
+            epochs=self.epochs,
+            people=self.people,
+            batch_size=self._divisor(budgets.people),
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier,
+            ledger=self.ledger,
+            at_most=self.at_most,
+            accountant=self.accountant,
+        )
+
+    def _divisor(self, people: int) -> int:
+        """All of a few people, a tenth of many, never more than a few thousand."""
+        if self.batch_size is not None:
+            return self.batch_size  # type: ignore[no-any-return]
+        if self.noise_multiplier is not None:
+            raise InvalidInput(
+                f"noise_multiplier is {self.noise_multiplier!r}, so that people's presence is protected, and "
+                "batch_size is not given: by default it follows from how many there are. Give batch_size="
+            )
+        return min(people, max(SMALL, min(people // SHARE, LARGE)))
+
+    def _seed(self) -> int | None:
+        """None for a private fit."""
+        given = self.random_state
+        if given is None:
+            return None
+        if isinstance(given, np.random.RandomState):
+            return int(given.randint(2**31 - 1))
+        if not is_integer(given):
+            raise InvalidInput(f"random_state is {given!r}; give None, which alone is private, or a whole number")
+        return int(given)
+
+
+def _finite(features: FloatArray) -> torch.Tensor:
+    """In float32, as networks are trained: what is too large for it is the largest that it holds."""
+    most = float(np.finfo(np.float32).max)
+    return torch.as_tensor(np.clip(features, -most, most).astype(np.float32))

@@ -1,0 +1,73 @@
+"""PublicEncoder: rows by public constants alone."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.preprocessing import MinMaxScaler
+
+import privypurse as pp
+from privypurse.sklearn import PublicEncoder
+
+FRAME = pd.DataFrame({"age": [18, 54, 90, 200, np.nan], "town": ["Ulm", "Bonn", "Rome", None, "Ulm"]})
+
+
+def test_ranges_and_lists():
+    made = PublicEncoder(bounds={"age": (18, 90)}, categories={"town": ["Ulm", "Bonn"]}, add_indicator=True)
+    found = made.fit_transform(FRAME)
+    assert made.get_feature_names_out().tolist() == [
+        "age",
+        "age is missing",
+        "town = Ulm",
+        "town = Bonn",
+        "town is other",
+        "town is missing",
+    ]
+    assert found.tolist() == [
+        [-1, 0, 1, 0, 0, 0],
+        [0, 0, 0, 1, 0, 0],
+        [1, 0, 0, 0, 1, 0],
+        [1, 0, 0, 0, 0, 1],
+        [0, 1, 1, 0, 0, 0],
+    ]
+
+
+def test_by_place_one_pair_or_one_for_each():
+    X = np.array([[0.0, 5.0], [10.0, 10.0]])
+    assert PublicEncoder((0, 10)).fit_transform(X).tolist() == [[-1, 0], [1, 1]]
+    assert PublicEncoder([(0, 10), (5, 10)]).fit_transform(X).tolist() == [[-1, -1], [1, 1]]
+    assert PublicEncoder({1: (5, 10)}).fit_transform(X).tolist() == [[0, -1], [10, 1]]
+    assert PublicEncoder().fit_transform([[1.5, np.nan], [np.inf, 2.0]]).tolist() == [[1.5, 0], [0, 2.0]]
+
+
+@pytest.mark.parametrize(("made", "alone"), [(PublicEncoder((-3, 3)), True), (MinMaxScaler(), False)])
+def test_a_row_follows_from_itself_alone(made, alone):
+    """The twin finds its ranges in the data."""
+    X = np.random.default_rng(0).normal(size=(9, 2))
+    other = X.copy()
+    other[0] = 50.0
+    one, two = made.fit_transform(X), made.fit_transform(other)
+    assert np.array_equal(one[1:], two[1:]) == alone
+
+
+def test_it_fits_into_a_column_transformer():
+    numbers = ("numbers", PublicEncoder((18, 90)), ["age"])
+    towns = ("towns", PublicEncoder(categories={"town": ["Ulm"]}), ["town"])
+    assert ColumnTransformer([numbers, towns]).fit_transform(FRAME).shape == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"bounds": [(0, 1)] * 3}, r"shape \(3, 2\)"),
+        ({"bounds": (1, 0)}, "low < high"),
+        ({"bounds": {"size": (0, 1)}}, "'size'"),
+        ({"bounds": {5: (0, 1)}}, "column 5"),
+        ({"bounds": {0: 3}}, "pairs of numbers"),
+        ({"categories": ["a"]}, "mapping"),
+        ({"bounds": {0: (0, 1)}, "categories": {0: ["1"]}}, "both"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(arguments, said):
+    with pytest.raises(pp.InvalidInput, match=said):
+        PublicEncoder(**arguments).fit(np.ones((3, 2)))
