@@ -99,7 +99,8 @@ def for_model(model: Any, *, tokens: str = "mean") -> Loss:
     if found is None:
         raise Unsupported(
             f"model is a {name}, for which no loss of single records is known; known are those that end in "
-            f"{', '.join((*_OF_RECORDS, *_OF_TOKENS))}. Write loss_fn(output, labels) with one loss for each record"
+            f"{', '.join((*_OF_RECORDS, *_OF_TOKENS))}. Give loss_fn(output, labels), one loss for each record: "
+            "pp.losses.causal_language_model and its like take the logits of any model"
         )
     return partial(found, tokens=tokens)
 

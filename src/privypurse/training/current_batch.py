@@ -132,12 +132,17 @@ class CurrentBatch:
         state = state_of(losses)
         passed = [each.places for each in self._passes]
         if not (isinstance(state, Rows) and losses.dim() == 1 and any(map(state.places.same, passed))):
-            of = f" of the {passed[-1].size} records" if passed else ""
+            if not passed:
+                raise InvalidInput(
+                    "no record of this batch went through the model in training mode. Call model.train() before the "
+                    "loop, and after measuring: from_pretrained gives models in evaluation mode, in which nothing is "
+                    "trained"
+                )
             raise InvalidInput(
-                f"losses has shape {tuple(losses.shape)}; optimizer.backward(losses) needs one loss for each{of} "
-                "that went through the model, in their order, made of the model's output and the loader's labels: "
-                'reduction="none", then the mean or sum over everything but the first dimension (for language: '
-                "pp.losses)"
+                f"the losses have shape {tuple(losses.shape)}; there has to be one for each of the "
+                f"{passed[-1].size} records that went through the model, in their order, made of the model's output "
+                'and the loader\'s labels: reduction="none", then the mean or sum over everything but the first '
+                "dimension. Of a Hugging Face model leave labels= out, and take pp.losses.for_model(model)"
             )
         total: Tensor = over_records(plain(losses), state.places, self._reduction).value
         return total
@@ -151,7 +156,10 @@ class CurrentBatch:
         self.run.require_step()
         batch, passes = self._batch, [each for each in self._passes if each.tape.finished()]
         if batch is None or not passes:
-            raise InvalidInput("optimizer.step() needs a batch of the private loader and a loss.backward() before it")
+            raise InvalidInput(
+                "optimizer.step() needs a batch of the private loader and a loss.backward() before it, with the "
+                "model in training mode: model.train()"
+            )
         self._require_once(passes, batch.records.size)
         self._require_nothing_else()
         self.restart()

@@ -58,7 +58,8 @@ class Journal:
         if whose != plan:
             self._file.close()
             raise InvalidInput(
-                f"the journal {path} counts the steps of another plan; give each plan a journal of its own"
+                f"the journal {path} counts the steps of another plan; give each plan a journal of its own (train: "
+                "another checkpoint=; the Trainers: another output_dir, another folder=)"
             )
         self.counted = self._reserved = self._found = int(counted)
         self._ahead, self._process = Ahead(_SPAN, _MOST), os.getpid()

@@ -39,6 +39,8 @@ _FOREVER = np.iinfo(np.int64).max
 
 def require_ledger(plan: PlanBase, ledger: Any, seed: int | None) -> None:
     """Raise unless the plan or schedule may be trained with this ledger, or with none."""
+    if not isinstance(plan, PlanBase):
+        raise InvalidInput(f"plan is a {type(plan).__name__}; make one: pp.plan(budgets, steps=…, batch_size=…)")
     if isinstance(ledger, Account):  # of rounds, which reserve as a whole
         return
     if ledger is None:

@@ -117,7 +117,7 @@ def train(
     such as a federated server: whose records make model or loss raise contributes zero. Isolation is then not
     checked: first train without it. Guarantee: that of `make_private`; it is the same code.
     """
-    _refuse_scheduler(scheduler)
+    _refuse_scheduler(scheduler, optimizer)
     require_ledger(plan, ledger, seed)
     if ledger is None and not forgiving:
         say_not_kept(seed)
@@ -162,10 +162,15 @@ def _outcome(run: PrivateRun, begun_at: int, seconds: float, captured: bool, wat
     )
 
 
-def _refuse_scheduler(scheduler: Any) -> None:
+def _refuse_scheduler(scheduler: Any, optimizer: torch.optim.Optimizer) -> None:
     """Raise for one that wants to be told how well training goes: that is a question which nobody pays for."""
     if scheduler is None:
         return
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise InvalidInput(
+            f"scheduler {type(scheduler).__name__} is of another optimizer than this one, whose learning rate would "
+            "never move; make it of the optimizer that train is given"
+        )
     wanted = [
         name for name, value in inspect.signature(scheduler.step).parameters.items() if value.default is value.empty
     ]

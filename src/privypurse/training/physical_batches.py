@@ -77,7 +77,7 @@ def loaded(
             index = torch.as_tensor(batch.records, device=tensors[0].device)
             yield batch, [tensor[index] for tensor in tensors]
         return
-    loading = _Loading(dataset, collate_fn or default_collate)
+    loading = _Loading(dataset, collate_fn or _collated)
     yield from DataLoader(loading, sampler=batches, batch_size=None, num_workers=workers, collate_fn=tuple)
 
 
@@ -103,6 +103,26 @@ class _Loading(Dataset[Any]):
     def _records(self, numbers: list[int]) -> list[Any]:
         several = getattr(self._dataset, "__getitems__", None)
         return list(several(numbers)) if several else [self._dataset[number] for number in numbers]
+
+
+def _collated(records: list[Any]) -> Any:
+    """Put together as torch does it; a list of numbers in a dictionary, as tokenizers give it, is a row."""
+    if isinstance(records[0], Mapping):
+        records = [{name: _row(value) for name, value in record.items()} for record in records]
+    try:
+        return default_collate(records)
+    except RuntimeError as error:
+        if "equal size" not in str(error):  # torch's words where records have other lengths
+            raise
+        raise InvalidInput(
+            "the records of a batch have different shapes and cannot be put together. Pad each to one public length, "
+            'the same for all: of a tokenizer padding="max_length", max_length=…, truncation=True'
+        ) from None
+
+
+def _row(value: Any) -> Any:
+    numbers = isinstance(value, list) and bool(value) and isinstance(value[0], int | float)
+    return torch.tensor(value) if numbers else value
 
 
 def moved(data: Any, device: torch.device) -> tuple[Inputs, Any]:

@@ -54,6 +54,11 @@ def modes_kept(model: nn.Module) -> Iterator[nn.Module]:
 
 def _held(recorder: Recorder, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
     """The parameters that the optimizer trains, by name."""
+    if not hasattr(optimizer, "param_groups"):
+        raise InvalidInput(
+            f"optimizer is a {type(optimizer).__name__}; give one optimizer of torch: a step has one noisy gradient. "
+            'For parts with a learning rate of their own give it groups: AdamW([{"params": …, "lr": …}, …])'
+        )
     if isinstance(optimizer, torch.optim.LBFGS):
         raise Unsupported(
             f"optimizer is a {type(optimizer).__name__}, which runs the model several times for one step, and each "

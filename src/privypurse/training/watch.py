@@ -109,6 +109,8 @@ class Watch:
 
 
 def _checked(callbacks: Iterable[Callback]) -> list[Callback]:
+    if isinstance(callbacks, Callback):
+        raise InvalidInput(f"callbacks is a {type(callbacks).__name__}; give a list of callbacks, of one too: [it]")
     found = list(callbacks)
     for one in found:
         if not isinstance(one, Callback):
