@@ -24,6 +24,7 @@ from privypurse.errors import InfeasibleBudget, InvalidInput
 
 _MOST_TRIES = 60
 _SLACK = 5e-4  # of ε: what may stay unused
+_SECTIONS = 9  # nodes of an axis that are looked at together
 _FLAT = 1e-9  # a step in log ε below this is no rise to interpolate on
 
 
@@ -170,14 +171,16 @@ class Inverse:
         return _Curves(nodes, deltas, self._at_nodes(self._accountant, nodes.tolist(), deltas)), feasible
 
     def _first_above(self, deltas: FloatArray, most: FloatArray) -> int:
-        """The first node that costs more than everything asked for, as far as the guide can tell: by bisection."""
+        """The first node that costs more than everything asked for, as far as the guide can tell.
+
+        By sections instead of halves: a few nodes at once take the guide hardly longer than one.
+        """
         low, high = self._axis.lowest, self._axis.highest
         while low < high:
-            middle = (low + high) // 2
-            if (self._at_nodes(GUIDE, [middle], deltas)[0] > most).all():
-                high = middle
-            else:
-                low = middle + 1
+            nodes = np.unique(np.linspace(low, high - 1, _SECTIONS).astype(np.int64)).tolist()
+            above = (self._at_nodes(GUIDE, nodes, deltas) > most).all(axis=1)
+            first = int(np.argmax(above)) if above.any() else len(nodes)
+            low, high = nodes[first - 1] + 1 if first else low, nodes[first] if first < len(nodes) else high
         return high
 
     def _refuse(self, epsilon: FloatArray, delta: FloatArray) -> None:

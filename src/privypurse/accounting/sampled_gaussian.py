@@ -17,6 +17,7 @@ from privypurse.arrays import FloatArray, IntArray
 
 _UNIT = float(np.finfo(np.float64).eps)
 _ELEMENTS = 4_000_000  # how many floats one work array may hold
+_CACHED = 1 << 16  # and how many a loop goes over again and again
 _TAIL = 12.0  # standard deviations beyond which the trapezoidal sum is cut; Φ(-12) = 1.8e-33
 _DISCRETISATION = 36.0  # aim for a relative discretisation error of e^-36 = 2e-16
 _USELESS = 30.0  # nats a step: an order that costs this much never gives the best ε
@@ -173,24 +174,27 @@ def _trapezoid(q: FloatArray, sigma: FloatArray, alpha: FloatArray, step: FloatA
     u = (2 * z - 1) / (2 * sigma**2)
     log_base = np.logaddexp(np.log1p(-q), np.log(q) + u)
     log_density = np.where(index < own, -0.5 * (z / sigma) ** 2, -np.inf)
-    log_width = (np.log(step / sigma) - 0.5 * np.log(2 * np.pi))[:, 0]
+    log_width = np.log(step / sigma) - 0.5 * np.log(2 * np.pi)
     last_z, last_u, last_base = (np.take_along_axis(values, own - 1, axis=1) for values in (z, u, log_base))
-    largest = np.maximum(np.abs(log_base[:, 0]), np.abs(last_base[:, 0]))  # log_base rises: its ends are largest
-    relative = np.exp(_log_discretisation_error(sigma, step))[:, 0]
+    largest = np.maximum(np.abs(log_base[:, :1]), np.abs(last_base))  # log_base rises: its ends are largest
+    relative = np.exp(_log_discretisation_error(sigma, step))
     left = special.log_ndtr(-_TAIL)  # before the first node the base is at most 1
     out = np.empty((q.shape[0], alpha.size))
-    for column, order in enumerate(alpha.tolist()):
-        terms = order * log_base + log_density
-        peak = terms.max(axis=1, keepdims=True)
-        total = np.log(np.exp(terms - peak).sum(axis=1)) + peak[:, 0] + log_width
+    together = max(1, _CACHED // log_base.size)
+    for first in range(0, alpha.size, together):
+        order = alpha[first : first + together]  # along the middle axis, or the columns
+        terms = order[:, None] * log_base[:, None] + log_density[:, None]
+        peak = terms.max(axis=2)
+        terms -= peak[:, :, None]
+        total = np.log(np.exp(terms, out=terms).sum(axis=2)) + peak + log_width
         # Beyond the last node (1-q+q·e^U)·e^-U only falls, and what is left is a Gaussian tail around α.
         right = (
             order * (last_base - last_u)
             + order * (order - 1) / (2 * sigma**2)
             + special.log_ndtr((order - last_z) / sigma)
-        )[:, 0]
+        )
         total = np.logaddexp(total, np.logaddexp(left, right))
-        size = order * largest + 0.5 * (last_z / sigma)[:, 0] ** 2
-        rounding = 16 * _UNIT * (size + np.log(nodes) + 10)
-        out[:, column] = total - np.log1p(-relative) + rounding
+        size = order * largest + 0.5 * (last_z / sigma) ** 2
+        rounding = 16 * _UNIT * (size + np.log(own) + 10)
+        out[:, first : first + together] = total - np.log1p(-relative) + rounding
     return np.maximum(out, 0.0)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -84,6 +85,7 @@ def solved_noise(levels: Levels, calibrator: Calibrator) -> float:
         return Uniform().assign(levels, calibrator).noise_multiplier
 
     def excess(calibrator: Calibrator) -> Excess:
+        @cache
         def at(log_sigma: float) -> float:
             rate = calibrator.rates(math.exp(log_sigma)).guess(levels.epsilon, levels.delta)
             return math.log(float(levels.people @ rate) / levels.total / wanted)
