@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import transformers
 from torch import Tensor
 
-from privypurse.huggingface.settings import refuse_training_data
 from privypurse.plans import Plan
-from privypurse.training.callbacks import OTHERS, Figures, LocalLog
+from privypurse.training.other_trainers import Told, refuse_training_data
 
 _SENSITIVE = {"loss", "grad_norm", "total_flos"}
 
@@ -21,30 +19,23 @@ _SENSITIVE = {"loss", "grad_norm", "total_flos"}
 class DiscreetTrainer(transformers.Trainer):
     """Tells step, learning rate, the plan's public ε, and evaluation on public or released data."""
 
-    def __init__(
-        self, plan: Plan, seeded: bool, evaluation_data: str, internal: bool, args: Any, **options: Any
-    ) -> None:
-        self._plan, self._hides = plan, evaluation_data == OTHERS
-        self._epsilon = None if seeded else plan.public_epsilon  # a seeded run promises nothing
-        self._folder = Path(str(args.output_dir)) / "_private"  # by its name it is not pushed to a hub
-        local = LocalLog(self._folder / "figures.jsonl", internal=True)
+    def __init__(self, plan: Plan, told: Told, folder: Path, args: Any, **options: Any) -> None:
+        self._plan, self._told, self._folder = plan, told, folder
         super().__init__(args=args, **options)
-        self._log = local if internal and self.is_world_process_zero() else None
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         self.state.epoch = self.state.global_step / self._plan.all_steps
-        shown = told(logs)
-        if "learning_rate" in shown and self._epsilon is not None:
-            shown["epsilon_at_most"] = self._epsilon
+        shown = public(logs)
+        if "learning_rate" in shown and self._told.epsilon is not None:
+            shown["epsilon_at_most"] = self._told.epsilon
         if shown and self.callback_handler.callbacks:
             super().log(shown, start_time)
 
     def keep(self, step: int, losses: Tensor | None = None, found: dict[str, float] | None = None) -> None:
         """Write what is internal into the local file, if there is one."""
-        if self._log is not None:
-            figures = Figures(step, self._plan.all_steps, self._epsilon, self._get_learning_rate())
-            figures = figures if found is None else replace(figures, validation=found, data=OTHERS)
-            self._log.on_internal(figures, None if losses is None else float(losses.mean()))
+        if self._told.internal and self.is_world_process_zero():
+            of_training = {} if losses is None else {"training_loss": float(losses.mean())}
+            self._told.keep(step, self._get_learning_rate(), of_training, found)
 
     def evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
         with self._unheard():
@@ -56,7 +47,7 @@ class DiscreetTrainer(transformers.Trainer):
 
     def _evaluate(self, *arguments: Any, **options: Any) -> dict[str, float]:
         found = super()._evaluate(*arguments, **options)
-        if self._hides:
+        if self._told.hides:
             self.keep(self.state.global_step, found=found)
         return found
 
@@ -65,7 +56,7 @@ class DiscreetTrainer(transformers.Trainer):
         """No callback hears what is found on people for whom it is not private."""
         handler = self.callback_handler
         hearing = handler.callbacks
-        handler.callbacks = [] if self._hides else hearing
+        handler.callbacks = [] if self._told.hides else hearing
         try:
             yield
         finally:
@@ -87,7 +78,7 @@ class DiscreetTrainer(transformers.Trainer):
     def _load_rng_state(self, checkpoint: str | None) -> None: ...
 
 
-def told(figures: dict[str, float]) -> dict[str, float]:
+def public(figures: dict[str, float]) -> dict[str, float]:
     """Without figures on people's records, and how long they took."""
     return {
         name: value for name, value in figures.items() if name not in _SENSITIVE and not name.startswith("train_")

@@ -6,41 +6,49 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from privypurse._validate import one_of
 from privypurse.errors import InvalidInput, PlanExhausted, PrivyPurseWarning, Unsupported
 from privypurse.plans import Plan
-from privypurse.training.callbacks import OTHERS
-from privypurse.training.validation import looks_at_members
+from privypurse.training.other_trainers import (
+    CLIPPING,
+    COMPILED,
+    DIGEST,
+    DRAWS,
+    LARGER,
+    SCALER,
+    WHOLE,
+    Sound,
+    Told,
+    refuse_extra_steps,
+    refuse_values,
+)
 
-_SIZE = "a step draws people by the plan's rates, and per_device_train_batch_size is how many go through at once"
+_SIZE = f"{DRAWS}, and per_device_train_batch_size is how many go through at once"
 _OWN_LOSS = "one loss for each record is what is clipped; write it into loss_fn="
-_WHOLE = "norms need whole parameters and whole records on one device; use torchrun alone, one process a device"
+_WHOLE = f"{WHOLE}; use torchrun alone, one process a device"
 _TELLS = "it tells what is in people's records (rule 6: sensitive outputs); leave it out"
 
-_SAY = 'Where these records are public or released, say so: evaluation_data="public"'
-
-_SOUND: dict[str, tuple[tuple[Any, ...], str]] = {
+_SOUND: Sound = {
     "num_train_epochs": ((3.0,), "how many steps there are is the plan's: pp.plan(…, steps=…); leave it out"),
-    "gradient_accumulation_steps": ((1,), f"{_SIZE}; for larger steps make a plan with a larger batch_size"),
+    "gradient_accumulation_steps": ((1,), LARGER),
     "auto_find_batch_size": (
         (False,),
         f"it begins anew after steps that were released, by how many were drawn; {_SIZE}",
     ),
     "train_sampling_strategy": (("random",), f"records of like lengths would be chosen by each other; {_SIZE}"),
     "dataloader_drop_last": ((False,), f"every draw counts; {_SIZE}"),
-    "max_grad_norm": ((1.0, 0.0, None), "clipping is the plan's, for each person (clip_norm); leave it out"),
-    "fp16": ((False,), "a GradScaler scales losses before they are clipped, and skips steps by data; use bf16=True"),
+    "max_grad_norm": ((1.0, 0.0, None), CLIPPING),
+    "fp16": ((False,), f"{SCALER}; use bf16=True"),
     "label_smoothing_factor": ((0.0,), _OWN_LOSS),
     "use_liger_kernel": ((False,), f"its loss is one over the whole batch; {_OWN_LOSS}"),
     "neftune_noise_alpha": ((None,), "its hook goes past what clips embeddings; leave it out"),
-    "torch_compile": ((False,), "layers are watched one by one, which a compiled model has no more; leave it out"),
+    "torch_compile": ((False,), f"{COMPILED}; leave it out"),
     "deepspeed": ((None,), _WHOLE),
     "fsdp": ((None, "", [], False), _WHOLE),
     "parallelism_config": ((None,), _WHOLE),
     "include_num_input_tokens_seen": (("no", False), _TELLS),
     "debug": (([], ""), _TELLS),
 }
-"""For each setting its sound values, and what to say of others. Defaults are sound."""
+"""Defaults are sound."""
 
 _OPTIONS = {
     "compute_loss_func": f"it divides by num_items_in_batch, which other people's records decide; {_OWN_LOSS}",
@@ -51,12 +59,10 @@ _PUSHES_CHECKPOINTS = ("checkpoint", "all_checkpoints")
 _OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
 
 
-def refuse_settings(args: Any, options: dict[str, Any], plan: Plan, evaluation_data: str) -> None:
+def refuse_settings(args: Any, options: dict[str, Any], plan: Plan, told: Told) -> None:
     """Raise for the first setting under which what is released would not be what the plan accounts for."""
-    for name, (sound, why) in _SOUND.items():
-        value = getattr(args, name, sound[0])
-        if value not in sound:
-            raise Unsupported(f"{name} is {value!r}: {why}")
+    refuse_extra_steps(plan)
+    refuse_values(args, _SOUND)
     for name, why in _OPTIONS.items():
         if options.get(name) is not None:
             raise Unsupported(f"{name} is given: {why}")
@@ -64,10 +70,7 @@ def refuse_settings(args: Any, options: dict[str, Any], plan: Plan, evaluation_d
         if getattr(args.accelerator_config, name):
             raise Unsupported(f"accelerator_config has {name}: one process would hand out another's draws; {_SIZE}")
     if args.push_to_hub and args.hub_strategy.value in _PUSHES_CHECKPOINTS:
-        raise Unsupported(
-            f"hub_strategy is {args.hub_strategy.value!r}: checkpoints know the plan's digest, which is internal; "
-            "use 'every_save' or 'end'"
-        )
+        raise Unsupported(f"hub_strategy is {args.hub_strategy.value!r}: {DIGEST}; use 'every_save' or 'end'")
     if any(name in str(args.optim) for name in _OPTIMIZERS):
         raise Unsupported(
             f"optim is {args.optim!r}, which steps in the backward pass or needs two modes; take another"
@@ -76,21 +79,10 @@ def refuse_settings(args: Any, options: dict[str, Any], plan: Plan, evaluation_d
         raise Unsupported(f"{args.n_gpu} GPUs in one process (DataParallel): {_WHOLE}")
     if args.max_steps not in (-1, plan.all_steps):
         raise InvalidInput(f"max_steps is {args.max_steps}, but the plan has {plan.all_steps} steps; leave it out")
-    one_of(evaluation_data, "evaluation_data", ("public", "released", OTHERS))
-    if evaluation_data == OTHERS and args.metric_for_best_model is not None:
-        raise InvalidInput(
-            f"metric_for_best_model is {args.metric_for_best_model!r}: what is chosen by figures on people who are "
-            f"not charged tells about them (docs/soundness.md#measurement). {_SAY}"
-        )
-    if evaluation_data == OTHERS and args.eval_strategy != "no":
-        warnings.warn(
-            "what evaluation finds is not private for the people in eval_dataset, so logs and callbacks are not "
-            f"told; internal=True keeps it in a local file, and trainer.evaluate() gives it to you. {_SAY}",
-            PrivyPurseWarning,
-            stacklevel=3,
-        )
-    if plan.filter is not None:
-        raise Unsupported("the plan has extra steps, for which norms are measured in between; use pp.train for it")
+    if args.metric_for_best_model is not None:
+        told.refuse_choice("metric_for_best_model", args.metric_for_best_model)
+    if args.eval_strategy != "no":
+        told.say_hidden("trainer.evaluate()")
 
 
 def refuse_trainer(trainer: Any) -> None:
@@ -102,15 +94,6 @@ def refuse_trainer(trainer: Any) -> None:
     if len(trainer.label_names) != 1:
         raise Unsupported(
             f"label_names are {trainer.label_names}: loss_fn(output, labels) takes one; name it in TrainingArguments"
-        )
-
-
-def refuse_training_data(asked: Any, training_data: Any) -> None:
-    """Raise if figures are asked of records that are trained on."""
-    if asked is not None and looks_at_members(asked, training_data):
-        raise InvalidInput(
-            "this is the training data: nobody pays for figures on their records (docs/soundness.md#measurement); "
-            "evaluate on records of others, public or released. The model itself, trainer.model, is released"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from transformers.trainer_utils import TrainOutput
 
 from privypurse import losses
 from privypurse.errors import InvalidInput
-from privypurse.huggingface.discreet import DiscreetTrainer, told
+from privypurse.huggingface.discreet import DiscreetTrainer, public
 from privypurse.huggingface.settings import refuse_begun, refuse_settings, refuse_trainer
 from privypurse.huggingface.steps import Steps, last_whole
 from privypurse.plans import Plan
@@ -20,6 +21,7 @@ from privypurse.training.callbacks import OTHERS
 from privypurse.training.execution import Execution
 from privypurse.training.isolation.tracking.structures import untracked
 from privypurse.training.make_private import PrivateModel, PrivateOptimizer, make_private
+from privypurse.training.other_trainers import FIGURES, Told, require_counted
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -33,7 +35,7 @@ class Trainer(DiscreetTrainer):
     many steps there are and how many records a step has on average; ``per_device_train_batch_size`` is how many go
     through the model at once. Steps are counted in ``output_dir`` before they are released; a run that was killed
     goes on with ``train(resume_from_checkpoint=True)``. Logs, callbacks and checkpoints get step, learning rate and
-    the plan's public ε; and figures on evaluation data where ``evaluation_data`` says that they are "public" or
+    the plan's public ε; and figures on evaluation data where ``measured`` says that its records are "public" or
     "released". If nothing is said they are of other "people", for whom figures are not private: `evaluate` gives them
     to its caller alone. They and the training loss (rule 6) go, with ``internal=True``, into a local file.
 
@@ -52,18 +54,20 @@ class Trainer(DiscreetTrainer):
         ledger: Ledger | None = None,
         purpose: str = "",
         seed: int | None = None,
-        evaluation_data: str = OTHERS,
+        measured: str = OTHERS,
         internal: bool = False,
         **options: Any,
     ) -> None:
-        refuse_settings(args, options, plan, evaluation_data)
+        folder = Path(str(args.output_dir)) / "_private"  # by its name it is not pushed to a hub
+        told = Told(plan, seed, measured, folder / FIGURES if internal else None)
+        refuse_settings(args, options, plan, told)
         args = copy.copy(args)
         args.max_steps, args.ignore_data_skip = plan.all_steps, True  # draws are not replayed (rule 10)
         self._loss, self._resumes = losses.for_model(model) if loss_fn is None else loss_fn, False
         self._private: tuple[PrivateModel, PrivateOptimizer, Steps] | None = None
         self._planned = {"person": person, "max_records_per_person": max_records_per_person}
         self._planned |= {"ledger": ledger, "purpose": purpose, "seed": seed}
-        super().__init__(plan, seed is not None, evaluation_data, internal, args, model=model, **options)
+        super().__init__(plan, told, folder, args, model=model, **options)
         refuse_trainer(self)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> TrainOutput:
@@ -79,7 +83,7 @@ class Trainer(DiscreetTrainer):
                 self.optimizer, self._private = optimizer.inner, None
                 steps.close()
                 optimizer.close()
-        return TrainOutput(done.global_step, float("nan"), told(done.metrics))
+        return TrainOutput(done.global_step, float("nan"), public(done.metrics))
 
     def get_train_dataloader(self) -> Any:
         """Make the run: the loop asks for this first."""
@@ -138,8 +142,5 @@ class Trainer(DiscreetTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if self._private is not None and self._planned["seed"] is not None:  # which takes its steps again
             counted = self._private[1].steps_taken
-        if counted < self.state.global_step:
-            raise InvalidInput(
-                f"{checkpoint} is of {self.state.global_step:,} steps, but {self._folder} counts {counted:,}: going "
-                "on would take steps twice. Resume in the output_dir where the checkpoint was made"
-            )
+        mend = "Resume in the output_dir where the checkpoint was made"
+        require_counted(str(checkpoint), self.state.global_step, self._folder, counted, mend)

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import Dataset
 
-from privypurse.errors import InvalidInput, Unsupported
+from privypurse.errors import InvalidInput
 from privypurse.lightning.private_fit import PrivateFit, Step
 from privypurse.plans import Plan
+from privypurse.training.callbacks import OTHERS
 from privypurse.training.execution import DEFAULT, Execution
+from privypurse.training.individual.accounting import Individual
+from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.batches import Collate
+from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.ledger_account import require_ledger
+from privypurse.training.other_trainers import FIGURES, Told, refuse_extra_steps
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -32,12 +37,15 @@ class PrivateDataModule(LightningDataModule):
         plan: Plan,
         *,
         val_dataloaders: Any = None,
+        measured: str = OTHERS,
         person: Any = None,
         folder: str | Path | None = None,
         internal: bool = False,
         loss_reduction: str = "mean",
         max_records_per_person: int | None = None,
         collate_fn: Collate | None = None,
+        individual: Individual | None = None,
+        loss_fn: Loss | None = None,
         ledger: Ledger | None = None,
         purpose: str = "",
         execution: Execution = DEFAULT,
@@ -48,32 +56,40 @@ class PrivateDataModule(LightningDataModule):
 
         A batch of Lightning is a step of the plan, however many were drawn and in however many parts they go through
         the module. ``folder`` is the run's: steps are counted there before they are released, and a run that was
-        killed goes on with the same folder and ``trainer.fit(…, ckpt_path=…)``. ``val_dataloaders`` are of public or
-        released data, or of people who are charged for it. What is logged while training goes nowhere or, with
-        ``internal``, into a file of the folder (rule 6). The others are those of `make_private`.
+        killed goes on with the same folder and ``trainer.fit(…, ckpt_path=…)``. ``measured`` says whose records
+        ``val_dataloaders`` have: what validation finds is shown where they are "public" or "released". If nothing is
+        said they are of other "people", for whom figures are not private: `trainer.validate` gives them to its
+        caller alone. They, and what is logged while training (rule 6), go with ``internal`` into a file of the
+        folder, else nowhere. The others are those of `make_private`; ``individual`` measures ``loss_fn`` of what
+        ``forward`` gives, and `spending` is the outcome.
         """
         if internal and folder is None:
             raise InvalidInput("internal=True keeps figures in a file of the run; give folder=")
-        if plan.filter is not None:
-            raise Unsupported(
-                "the plan has extra steps, for which norms are measured in between; use pp.train for it"
-            )
+        refuse_extra_steps(plan)
         require_ledger(plan, ledger, seed)
         options = {
             "person": person,
             "loss_reduction": loss_reduction,
             "max_records_per_person": max_records_per_person,
             "collate_fn": collate_fn,
+            "individual": individual,
+            "loss_fn": loss_fn,
             "ledger": ledger,
             "purpose": purpose,
             "execution": execution,
             "seed": seed,
             "wide_sums": wide_sums,
         }
-        self.private_fit = PrivateFit(dataset, plan, None if folder is None else Path(folder), internal, options)
+        where = None if folder is None else Path(folder)
+        told = Told(plan, seed, measured, where / FIGURES if where is not None and internal else None)
+        self.private_fit = PrivateFit(dataset, plan, told, where, options)
         super().__init__()
         if val_dataloaders is not None:
             self.val_dataloader = lambda: val_dataloaders  # type: ignore[method-assign]
+
+    def spending(self) -> Spending:
+        """What each person has spent so far, with ``individual``. Sensitive."""
+        return self.private_fit.spending()
 
     @property
     def trainer(self) -> Any:

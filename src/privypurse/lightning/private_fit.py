@@ -1,51 +1,38 @@
-"""One `trainer.fit` by a plan: steps instead of batches, the watched module, and what is told of them."""
+"""One `trainer.fit` by a plan: steps instead of batches, and the watched module."""
 
 from __future__ import annotations
 
 import functools
-import json
-import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
-from privypurse.errors import InvalidInput, PlanExhausted, PrivyPurseWarning
-from privypurse.lightning.settings import refuse_settings
+from privypurse.errors import InvalidInput, PlanExhausted
+from privypurse.lightning.discreet import DiscreetFit, Hidden
+from privypurse.lightning.settings import refuse_choices, refuse_settings
 from privypurse.plans import Plan
+from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.memory import leave_alone
 from privypurse.training.isolation.tracking.record_sum import FOREIGN
 from privypurse.training.isolation.tracking.states import Total, plain, state_of
 from privypurse.training.ledger_account import STEPS
 from privypurse.training.make_private import make_private
-
-INTERNAL = "figures.jsonl"
-"""In the run's folder: figures of the records drawn."""
-
-_ALONE = "who was drawn is told to training_step alone, in a fit with datamodule=PrivateDataModule(…) (rule 6)"
+from privypurse.training.other_trainers import Told, require_counted
 
 leave_alone(Trainer)  # a module points back to it, and it holds everything
 
 
-class Step:
+class Step(Hidden):
     """What Lightning and its callbacks get as a batch. The records that were drawn go to training_step alone."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"a private step has no {name}: {_ALONE}")
-
-    def __iter__(self) -> Iterator[Any]:
-        raise TypeError(f"a private step has no records to show: {_ALONE}")
-
-    def __getitem__(self, place: Any) -> Any:
-        raise TypeError(f"a private step has no records to show: {_ALONE}")
+    _why = "who was drawn is told to training_step alone, in a fit with datamodule=PrivateDataModule(…) (rule 6)"
 
 
 class _Unseen(torch.autograd.Function):
@@ -60,16 +47,15 @@ class _Unseen(torch.autograd.Function):
         return gradient
 
 
-class PrivateFit(Callback):
+class PrivateFit(DiscreetFit):
     """Makes the fit of its data module private when it starts, and leaves everything as it was in the end."""
 
     def __init__(
-        self, dataset: Dataset[Any], plan: Plan, folder: Path | None, internal: bool, options: dict[str, Any]
+        self, dataset: Dataset[Any], plan: Plan, told: Told, folder: Path | None, options: dict[str, Any]
     ) -> None:
         """``options`` are those of `make_private`."""
-        self.plan, self._dataset, self._folder, self._options = plan, dataset, folder, options
-        self._file = folder / INTERNAL if folder is not None and internal else None
-        self._undo, self._begun, self._said, self._telling = ExitStack(), False, False, False
+        super().__init__(dataset, told)
+        self.plan, self._folder, self._options, self._begun = plan, folder, options, False
         self._inside: nn.Module | None = None
         """The part of the module that is running, called by training_step."""
 
@@ -78,17 +64,24 @@ class PrivateFit(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and self._serves(trainer):
             refuse_settings(trainer, pl_module, self.plan)
+        super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._serves(trainer):
             return
-        self._require_counted(trainer)
+        refuse_choices(trainer, self._told)
+        self._require_folder(trainer)
         if len(trainer.optimizers) != 1 or not trainer.optimizers[0].param_groups:
             raise InvalidInput(
                 "configure_optimizers must give one optimizer: a plan's noise is for one gradient a step"
             )
         if isinstance(trainer.strategy, DDPStrategy):
             trainer.strategy.model = pl_module  # what comes back is added up by the mechanism, not by DDP
+        if self._options["individual"] is not None and not is_overridden("forward", pl_module):
+            raise InvalidInput(
+                f"individual= measures everybody's gradient of loss_fn({type(pl_module).__name__}(x), y), and it has "
+                "no forward(); write one, and let training_step call it"
+            )
         journal = None if self._folder is None else self._folder / STEPS
         _, self._optimizer, self._loader = make_private(
             pl_module, trainer.optimizers[0], self._dataset, self.plan, journal=journal, **self._options
@@ -100,40 +93,16 @@ class PrivateFit(Callback):
         self._at = self._run.steps_taken
         self._undo.callback(self._leave_batches)
         trainer.strategy.optimizers = [self._optimizer]
-        self._put(trainer.fit_loop.epoch_loop._results, "log", self._log)
+        self._put(trainer.fit_loop.epoch_loop._results, "log", functools.partial(self._log, trainer))
         self._put(pl_module, "training_step", self._training_step)
         for name in ("_on_before_batch_transfer", "_apply_batch_transfer_handler"):
             self._put(pl_module, name, _not_of_steps)
         for part in _parts(pl_module, set(self._run.parameters.values())):
             self._put(part, "forward", functools.partial(self._forward, part))
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._serves(trainer):
-            for loader in tree_leaves(trainer.val_dataloaders):
-                _require_others(getattr(loader, "dataset", None), self._dataset)
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *of: Any) -> None:
-        epsilon = self.plan.public_epsilon
-        if self._serves(trainer) and epsilon is not None and self._options["seed"] is None:
-            self._telling = True
-            try:
-                pl_module.log("epsilon_at_most", epsilon, prog_bar=True, on_step=True, on_epoch=False)
-            finally:
-                self._telling = False
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._undo.close()
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._undo.close()
-
     # How a fit begins and ends.
 
-    def _serves(self, trainer: Any) -> bool:
-        """Whether this fit is on the data that this one is of."""
-        return getattr(trainer.datamodule, "private_fit", None) is self
-
-    def _require_counted(self, trainer: Trainer) -> None:
+    def _require_folder(self, trainer: Trainer) -> None:
         """Raise where steps that were taken before would not be known of."""
         if self._folder is None and self._options["seed"] is None:
             if self._begun:
@@ -151,20 +120,8 @@ class PrivateFit(Callback):
         """Raise if a checkpoint has more steps than the folder counts: it is of another one."""
         states = checkpoint.get("optimizer_states", []) if self._run.source.secure else []
         steps = max((state.get("private", {}).get("steps_taken", 0) for state in states), default=0)
-        if steps > self._run.steps_taken:
-            raise InvalidInput(
-                f"the checkpoint is of {steps:,} steps, but {self._folder} counts {self._run.steps_taken:,}: going "
-                "on would take steps twice. Give the folder= that it was made with"
-            )
-
-    def _put(self, thing: Any, name: str, function: Callable[..., Any]) -> None:
-        """Until the fit ends, this method is ``function``, which gets the original one first."""
-        original, held = getattr(thing, name), vars(thing)
-        if name in held:
-            self._undo.callback(held.__setitem__, name, held[name])
-        else:
-            self._undo.callback(held.pop, name, None)
-        held[name] = functools.wraps(original)(functools.partial(function, original))
+        mend = "Give the folder= that it was made with"
+        require_counted("the checkpoint", steps, self._folder, self._run.steps_taken, mend)
 
     def _leave_batches(self) -> None:
         self._batches = self._inside = None
@@ -211,9 +168,18 @@ class PrivateFit(Callback):
             )
         return result
 
+    def spending(self) -> Spending:
+        """Of each person, so far."""
+        if not self._begun:
+            raise InvalidInput("nothing was trained yet, so nothing is spent: call trainer.fit(…) first")
+        return self._optimizer.spending()
+
     def _next_batch(self) -> Any:
-        self._batches = self._batches or iter(self._loader)
-        batch, self._at = next(self._batches, None), self._run.steps_taken + 1
+        self._batches, self._inside = self._batches or iter(self._loader), self._module  # norms may be measured
+        try:
+            batch, self._at = next(self._batches, None), self._run.steps_taken + 1
+        finally:
+            self._inside = None
         if batch is None:
             raise PlanExhausted(f"the {self.plan.all_steps:,} steps of the plan are taken")
         batch = self._trainer.precision_plugin.convert_input(batch)
@@ -228,7 +194,7 @@ class PrivateFit(Callback):
                 f"training_step gave {type(loss).__name__} for a loss; every step counts, and one that is left out "
                 "tells what was in it: give one loss for each record, or their mean"
             )
-        self._keep("loss", loss)
+        self._keep(self._trainer, {"loss": loss})
         return plain(loss) if isinstance(state_of(loss), Total) else self._optimizer._current_batch.total(loss)
 
     def _forward(self, part: nn.Module, original: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
@@ -245,34 +211,6 @@ class PrivateFit(Callback):
             return current.evaluate(original, inputs, options)
         finally:
             self._inside = None
-
-    # What is told.
-
-    def _log(self, original: Callable[..., None], fx: str, name: str, value: Any, **options: Any) -> None:
-        """What is logged while training is of the records drawn (rule 6), but for what this class says."""
-        if self._telling:
-            original(fx, name, value, **options)
-        elif self._file is not None:
-            self._keep(name, value)
-        elif not self._said:
-            self._said = True
-            warnings.warn(
-                f"{name!r} was logged in {fx}: figures of the records that train the model are theirs, and go to no "
-                "logger, bar or callback; nor will others. PrivateDataModule(…, internal=True) keeps them in a local "
-                "file; what is public goes to self.logger.log_metrics",
-                PrivyPurseWarning,
-                stacklevel=5,
-            )
-
-    def _keep(self, name: str, value: Any) -> None:
-        """Add a figure to the internal file, if there is one."""
-        if self._file is None or not self._run.processes.first:
-            return
-        value = value.compute() if hasattr(value, "compute") else value
-        figure = plain(value.detach()).float().mean().item() if isinstance(value, Tensor) else value
-        line = json.dumps({"step": self._at, name: figure})
-        with open(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
-            file.write(line + "\n")
 
 
 _WHOLE_MODULE = (
@@ -294,14 +232,3 @@ def _not_of_steps(original: Callable[..., Any], batch: Any, *others: Any, **opti
 def _parts(module: nn.Module, trained: set[nn.Parameter]) -> Iterator[nn.Module]:
     """The module, and every part of it that holds all that is trained."""
     return (part for part in module.modules() if trained <= set(part.parameters()))
-
-
-def _require_others(measured: Any, trained: Dataset[Any]) -> None:
-    """Raise if the model is to be measured on the very records that it is trained on."""
-    while measured is not trained and isinstance(measured, Subset):
-        measured = measured.dataset
-    if measured is trained:
-        raise InvalidInput(
-            "val_dataloaders has the data that is trained on: what it measures are figures of these people, which "
-            "nobody has paid for (rule 16: whoever is measured pays). Give public or released data"
-        )

@@ -20,43 +20,60 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torchmetrics import Metric
 
 from privypurse.errors import InvalidInput, Unsupported
+from privypurse.lightning.discreet import EPSILON
 from privypurse.plans import Plan
-
-_DRAWS = "each step draws people by the plan's rates"
-_CLIPPING = (
-    "it is done before the noise, where there is no gradient yet; what each person contributes is clipped by the "
-    "plan: pp.plan(…, clip_norm=…)"
+from privypurse.training.other_trainers import (
+    CLIPPING,
+    COMPILED,
+    DIGEST,
+    DRAWS,
+    LARGER,
+    SCALER,
+    WHOLE,
+    Sound,
+    Told,
+    refuse_values,
 )
-_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "accumulate_grad_batches": ((1,), f"{_DRAWS}; for larger ones make a plan with a larger batch_size"),
-    "gradient_clip_val": ((None, 0), f"{_CLIPPING}; leave it out"),
-    "overfit_batches": ((0,), f"{_DRAWS}, and never the same people again; leave it out"),
-    "reload_dataloaders_every_n_epochs": ((0,), f"{_DRAWS}, from the data that it began with; leave it out"),
+
+_CLIPPING = f"it is done before the noise, where there is no gradient yet; {CLIPPING}"
+_SOUND: Sound = {
+    "accumulate_grad_batches": ((1,), LARGER),
+    "gradient_clip_val": ((None, 0), _CLIPPING),
+    "overfit_batches": ((0,), f"{DRAWS}, and never the same people again; leave it out"),
+    "reload_dataloaders_every_n_epochs": ((0,), f"{DRAWS}, from the data that it began with; leave it out"),
     "_detect_anomaly": ((False,), "an error would tell of a gradient that is not finite; such ones count as zero"),
 }
-"""For each setting its sound values, and what to say of others. Defaults are sound."""
+"""Defaults are sound."""
 
 _TRIES = "it takes steps to try something out, and chooses by the training loss, which nobody has paid for"
 _CALLBACKS: dict[type, str] = {
-    GradientAccumulationScheduler: _SETTINGS["accumulate_grad_batches"][1],
+    GradientAccumulationScheduler: LARGER,
     LearningRateFinder: _TRIES,
     BatchSizeFinder: _TRIES,
     SpikeDetection: "it decides by the training loss, which nobody has paid for",
     ThroughputMonitor: "it tells how many were drawn (rule 6: sensitive outputs)",
 }
-_WHOLE = "norms need whole parameters and whole records on one device; use one device, or strategy='ddp'"
+_PUBLIC = (None, "step", "epoch", EPSILON)
+"""What a callback may follow besides figures on records."""
 
 
 def refuse_settings(trainer: Any, module: LightningModule, plan: Plan) -> None:
     """Raise for the first setting under which what is released would not be what the plan accounts for."""
-    for name, (sound, why) in _SETTINGS.items():
-        value = getattr(trainer, name)
-        if value not in sound:
-            raise Unsupported(f"{name.lstrip('_')} is {value!r}: {why}")
+    refuse_values(trainer, _SOUND)
     _refuse_length(trainer, plan)
     _refuse_machines(trainer)
     _refuse_helpers(trainer)
     _refuse_module(module)
+
+
+def refuse_choices(trainer: Any, told: Told) -> None:
+    """Raise if a model, an end or a learning rate is to be chosen by figures that are hidden."""
+    for callback in trainer.callbacks:
+        if getattr(callback, "monitor", None) not in _PUBLIC:
+            told.refuse_choice(f"monitor of {type(callback).__name__}", callback.monitor)
+    for each in trainer.lr_scheduler_configs:
+        if each.reduce_on_plateau:
+            told.refuse_choice(f"monitor of {type(each.scheduler).__name__}", each.monitor)
 
 
 def _refuse_length(trainer: Any, plan: Plan) -> None:
@@ -78,17 +95,14 @@ def _refuse_length(trainer: Any, plan: Plan) -> None:
 def _refuse_machines(trainer: Any) -> None:
     strategy, precision = trainer.strategy, trainer.precision_plugin
     if type(strategy) not in (SingleDeviceStrategy, DDPStrategy):
-        raise Unsupported(f"strategy is {type(strategy).__name__}: {_WHOLE}")
+        raise Unsupported(f"strategy is {type(strategy).__name__}: {WHOLE}; use one, or strategy='ddp'")
     if strategy.launcher is not None and not isinstance(strategy.launcher, _SubprocessScriptLauncher):
         raise Unsupported(
             "strategy starts its processes by fork or spawn, and this one would not know of the steps that they "
             "take; use strategy='ddp' in a script, or torchrun"
         )
     if getattr(precision, "scaler", None) is not None:
-        raise Unsupported(
-            f"precision is {trainer.precision!r}: a GradScaler scales losses before they are clipped, and skips "
-            "steps by what is in the data; use precision='bf16-mixed'"
-        )
+        raise Unsupported(f"precision is {trainer.precision!r}: {SCALER}; use precision='bf16-mixed'")
     if type(precision) not in (Precision, MixedPrecision, DoublePrecision, HalfPrecision):
         raise Unsupported(
             f"precision is {trainer.precision!r} ({type(precision).__name__}), which replaces layers by its own; "
@@ -104,8 +118,7 @@ def _refuse_helpers(trainer: Any) -> None:
     for logger in trainer.loggers:
         if getattr(logger, "_log_model", False):
             raise Unsupported(
-                f"{type(logger).__name__} has log_model: checkpoints know the plan's digest, which is internal; "
-                "leave it out, and publish the model's weights"
+                f"{type(logger).__name__} has log_model: {DIGEST}; leave it out, and publish the model's weights"
             )
 
 
@@ -123,8 +136,8 @@ def _refuse_module(module: LightningModule) -> None:
                 f"without clipping and noise. Call {path}.persistent(False)"
             )
     if is_overridden("configure_gradient_clipping", module):
-        raise Unsupported(f"{name} has configure_gradient_clipping(): {_CLIPPING}; take it out")
+        raise Unsupported(f"{name} has configure_gradient_clipping(): {_CLIPPING}")
     if is_param_in_hook_signature(module.training_step, "dataloader_iter", explicit=True):
-        raise Unsupported(f"{name}.training_step takes a dataloader_iter; let it take (batch, batch_idx): {_DRAWS}")
+        raise Unsupported(f"{name}.training_step takes a dataloader_iter; let it take (batch, batch_idx): {DRAWS}")
     if getattr(module, "_compiler_ctx", None) is not None:
-        raise Unsupported(f"{name} was given to torch.compile; layers are watched one by one: give it uncompiled")
+        raise Unsupported(f"{name} was given to torch.compile: {COMPILED}; give it uncompiled")

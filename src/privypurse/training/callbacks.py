@@ -13,7 +13,7 @@ from privypurse._validate import integer
 from privypurse.errors import InvalidInput
 
 OTHERS = "people"
-"""Validation on people who are not charged for it (`Validation.data`): what it finds is internal."""
+"""Validation on people who are not charged for it (`Validation.measured`): what it finds is internal."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Figures:
     """Of the optimizer's first group, in the next step."""
     validation: Mapping[str, float] = field(default_factory=dict)
     """What validation found with the model of this step; empty where there was none."""
-    data: str | None = None
-    """Whose records it looked at, as `Validation.data` says. With "people" the figures are internal: they were not
-    made private for those people, and only `Trained.history` and an internal `LocalLog` have them."""
+    measured: str | None = None
+    """Whose records it looked at (`Validation.measured`). With "people" the figures are internal: they were not made
+    private for those people, and only `Trained.history` and an internal `LocalLog` have them."""
 
     @property
     def public(self) -> Figures:
         """Without figures that are not private for whom they are of."""
-        return replace(self, validation={}, data=None) if self.data == OTHERS else self
+        return replace(self, validation={}, measured=None) if self.measured == OTHERS else self
 
 
 class Callback:
@@ -83,11 +83,11 @@ class LocalLog(Callback):
         if not self._internal:
             self._write(_line(figures))
 
-    def on_internal(self, figures: Figures, loss: float | None) -> None:
-        """The same and what is internal: the mean training loss of the step's last batch, validation on whomever."""
-        told: dict[str, Any] = {} if loss is None else {"training_loss": loss}
-        if figures.data == OTHERS:
-            told |= {"validation": dict(figures.validation), "data": OTHERS}
+    def on_internal(self, figures: Figures, of_training: Mapping[str, float]) -> None:
+        """The same and what is internal: figures of the records drawn, validation on whomever."""
+        told: dict[str, Any] = dict(of_training)
+        if figures.measured == OTHERS:
+            told |= {"validation": dict(figures.validation), "measured": OTHERS}
         self._write({**_line(figures.public), "internal": told})
 
     @property
@@ -103,4 +103,8 @@ class LocalLog(Callback):
 
 def _line(figures: Figures) -> dict[str, Any]:
     found = {"step": figures.step, "epsilon_at_most": figures.epsilon, "learning_rate": figures.learning_rate}
-    return {**found, "validation": dict(figures.validation), "data": figures.data} if figures.validation else found
+    return (
+        {**found, "validation": dict(figures.validation), "measured": figures.measured}
+        if figures.validation
+        else found
+    )

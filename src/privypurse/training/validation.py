@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, view_as_real
 from torch.utils.data import Dataset, Subset
 
 from privypurse._validate import integer, one_of
+from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.training.callbacks import OTHERS
 from privypurse.training.isolation.loss_fn import Loss
@@ -22,7 +23,7 @@ from privypurse.training.physical_batches import Batch, loaded, moved
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.step_randomness import GENERATORS, borrowed, keyed_apart
 
-DATA = ("public", "released", "charged", OTHERS)
+MEASURED = ("public", "released", "charged", OTHERS)
 Measure = Callable[[nn.Module], Any]
 
 
@@ -39,31 +40,26 @@ class Validation:
     name. It gets the model in evaluation mode, without gradients; it must not change it.
 
     Guarantee: training goes on as if nobody had asked, to the last bit. Members pay nothing: what is validated are
-    released weights. For those whose records are looked at nothing is private, unless ``data`` is "charged".
+    released weights. For those whose records are looked at nothing is private, unless ``measured`` is "charged".
     """
 
     on: Dataset[Any] | Measure
     every: int | None = None
     """Steps between two validations; there is one before the first step and one after the last too. Default: a tenth
     of the plan's steps."""
-    data: str = OTHERS
+    measured: str = OTHERS
     """Whose records they are. "public": anybody may see them. "released": made from what was paid for before, such as
     synthetic ones. "charged": ``on`` asks questions (`Analyst`) that whoever is looked at pays for; it is then not
     tried before the first step. "people", if nothing is said: other people, who are not charged. The figures are then
     internal: callbacks do not get them."""
 
     def __post_init__(self) -> None:
-        one_of(self.data, "data", DATA)
+        require_measured(self.measured, self._records_given)
         if self.every is not None:
             object.__setattr__(self, "every", integer(self.every, "every"))
         if not self._records_given and not callable(self.on):
             raise InvalidInput(
                 f"validate is {self.on!r}; give a data set with __len__ and __getitem__, or a function of the model"
-            )
-        if self.data == "charged" and self._records_given:
-            raise InvalidInput(
-                'data="charged" is for a function that asks questions and charges people for the answers; a data set '
-                'is public, released, or of "people" who are not charged'
             )
 
     @property
@@ -94,6 +90,16 @@ class Validation:
         return {str(name): _number(value, str(name)) for name, value in named.items()}
 
 
+def require_measured(measured: str, of_records: bool) -> None:
+    """Raise unless it says whose records a model is measured on: a data set, or what a function asks of people."""
+    one_of(measured, "measured", MEASURED)
+    if measured == "charged" and of_records:
+        raise InvalidInput(
+            'measured="charged" is for a function that asks questions and charges people for the answers (validate= '
+            'of pp.train); a data set is public, released, or of "people" who are not charged'
+        )
+
+
 def _number(value: Any, name: str) -> float:
     try:
         if not isinstance(value, str):
@@ -107,8 +113,17 @@ def looks_at_members(on: Any, trained: Any) -> bool:
     """Whether these are, as far as one sees, records that are trained on."""
     if on is trained or getattr(on, "dataset", None) is trained:
         return True
-    both = isinstance(on, Subset) and isinstance(trained, Subset) and on.dataset is trained.dataset
-    return both and bool(set(on.indices) & set(trained.indices))
+    (whole, rows), (other, members) = _rows(on), _rows(trained)
+    return whole is other and (rows is None or members is None or bool(np.isin(rows, members).any()))
+
+
+def _rows(part: Any) -> tuple[Any, IntArray | None]:
+    """Of which data set this is a part, and which rows of it they are; None: all."""
+    rows = None
+    while isinstance(part, Subset):
+        indices = np.asarray(part.indices, dtype=np.int64)
+        rows, part = indices if rows is None else indices[rows], part.dataset
+    return part, rows
 
 
 def _on_records(
@@ -145,20 +160,33 @@ def undisturbed(model: nn.Module, optimizer: torch.optim.Optimizer, device: torc
     Modes, buffers, whatever else layers hold, generators and gradients are put back. Parameters are looked at, since
     putting them back would take a second model: if they were changed, that is an error.
     """
-    parameters = list(model.named_parameters())
     own = [each for module in model.modules() for each in vars(module).values() if isinstance(each, GENERATORS)]
-    memory, before = Memory(model), fingerprint(parameters)
-    try:
-        with borrowed(device), keyed_apart(own, bytes(32)), torch.no_grad():
-            model.eval()
-            yield
-    finally:
-        memory.restore()
-        optimizer.zero_grad()
-    same = torch.isclose(fingerprint(parameters), before, 0.0, 0.0, equal_nan=True).all(dim=1)
-    changed = [name for (name, _), alike in zip(parameters, same.tolist(), strict=True) if not alike]
+    with unwritten(model):
+        memory = Memory(model)
+        try:
+            with borrowed(device), keyed_apart(own, bytes(32)), torch.no_grad():
+                model.eval()
+                yield
+        finally:
+            memory.restore()
+            optimizer.zero_grad()
+
+
+@contextmanager
+def unwritten(model: nn.Module) -> Iterator[None]:
+    """Raises if parameters or buffers are afterwards not what they were."""
+    before = _fingerprints(model)
+    yield
+    changed = [name for name, found in _fingerprints(model).items() if before.get(name) != found]
     if changed:
         raise ModelChanged(
-            f"validate wrote into {', '.join(changed[:3])}: the model is then not the one that was trained and paid "
-            "for. Change a copy of it (copy.deepcopy)"
+            f"validation wrote into {', '.join(changed[:3])}: the model is then not the one that was trained and "
+            "paid for. Change a copy of it (copy.deepcopy)"
         )
+
+
+def _fingerprints(model: nn.Module) -> dict[str, str]:
+    """Of every parameter and buffer; as words, since a NaN is then equal to a NaN."""
+    buffers = ((name, view_as_real(b) if b.is_complex() else b.double()) for name, b in model.named_buffers())
+    held = [*model.named_parameters(), *buffers]
+    return {name: str(two) for (name, _), two in zip(held, fingerprint(held).tolist(), strict=True)} if held else {}

@@ -35,14 +35,14 @@ class Watch:
         asked = None if self._validation is None else self._validation.every
         self._every = asked or math.ceil(records.plan.all_steps / _MARKS)
         self.history: list[Figures] = []
-        others = self._validation is not None and self._validation.data == OTHERS
+        others = self._validation is not None and self._validation.measured == OTHERS
         if others and not all(isinstance(one, LocalLog) and one.internal for one in self._callbacks):
             warnings.warn(_INTERNAL, PrivyPurseWarning, stacklevel=3)
 
     def begin(self, run: PrivateRun, optimizer: torch.optim.Optimizer) -> None:
         """Before the first step of all: what fails is found before anybody pays."""
         self._run, self._optimizer = run, optimizer
-        free = self._validation is not None and self._validation.data != "charged"
+        free = self._validation is not None and self._validation.measured != "charged"
         if free and not run.steps_taken:
             self._mark()
 
@@ -52,7 +52,7 @@ class Watch:
         if self._callbacks and self._run.processes.first:
             figures = self._now()
             wanting = [one for one in self._callbacks if isinstance(one, LocalLog) and one.wants_loss(step)]
-            told = float(loss) if wanting else None
+            told = {"training_loss": float(loss)} if wanting else {}
             for one in self._callbacks:
                 one.on_step(figures)
             for log in wanting:
@@ -82,10 +82,10 @@ class Watch:
         if not self._run.processes.first or self._validation is None:
             return
         for one in self._callbacks:
-            if figures.data != OTHERS:
+            if figures.measured != OTHERS:
                 one.on_validate(figures)
             if isinstance(one, LocalLog) and one.internal:
-                one.on_internal(figures, None)
+                one.on_internal(figures, {})
 
     def _now(self) -> Figures:
         plan, rate = self._run.plan, self._optimizer.param_groups[0]["lr"]
@@ -98,7 +98,7 @@ class Watch:
         model, device = self._run.recorder.model, self._run.device
         with undisturbed(model, self._optimizer, device):
             found = self._validation.found(model, device, self._records, self._loss_fn)
-        return replace(self._now(), validation=found, data=self._validation.data)
+        return replace(self._now(), validation=found, measured=self._validation.measured)
 
     def state(self) -> list[dict[str, Any]]:
         """As a checkpoint keeps it: plain data."""
@@ -121,5 +121,5 @@ def _checked(callbacks: Iterable[Callback]) -> list[Callback]:
 _INTERNAL = (
     "what validate finds is not private for the people whom it looks at, so callbacks are not told; it is in "
     "Trained.history. Where records are public or released, or people are charged, say so: "
-    'pp.Validation(…, data="public")'
+    'pp.Validation(…, measured="public")'
 )

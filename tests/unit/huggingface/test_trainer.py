@@ -87,7 +87,7 @@ def test_it_trains_evaluates_predicts_and_tells_nothing_of_peoples_records(tmp_p
         tmp_path,
         model,
         eval_dataset=others,
-        evaluation_data="public",
+        measured="public",
         callbacks=[counting],
         eval_strategy="steps",
         eval_steps=3,
@@ -124,7 +124,7 @@ def test_the_best_model_by_other_records_is_taken(tmp_path):
     best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
     stopping = transformers.EarlyStoppingCallback(early_stopping_patience=1)
     others = sentences(model, 6, seed=2)
-    data = {"eval_dataset": others, "evaluation_data": "released"}
+    data = {"eval_dataset": others, "measured": "released"}
     made = trainer(tmp_path, model, **data, callbacks=[stopping], **options, **best)
     made.train()
     losses = [logs["eval_loss"] for logs in made.state.log_history if "eval_loss" in logs]
@@ -166,10 +166,11 @@ def test_figures_on_other_people_are_for_the_caller_alone(tmp_path):
         on_predict = on_evaluate
 
     counting, model = Counting(), bert()
-    options = {"callbacks": [counting, Hearing()], "internal": True, "save_strategy": "steps", "save_steps": 2}
+    options = {"callbacks": [counting, Hearing()], "save_strategy": "steps", "save_steps": 2}
     options |= {"eval_dataset": sentences(model, 4, seed=2), "eval_strategy": "steps", "eval_steps": 2}
-    with pytest.warns(pp.PrivyPurseWarning, match="not private for the people in eval_dataset"):
-        made = trainer(tmp_path, model, **options)
+    with pytest.warns(pp.PrivyPurseWarning, match=r"not private for the people.* trainer\.evaluate\(\) gives it"):
+        trainer(tmp_path, model, **options)
+    made = trainer(tmp_path, model, **options, internal=True)
     made.train()
     state = json.loads((tmp_path / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())
     told = [*counting.logs, *state["log_history"]]

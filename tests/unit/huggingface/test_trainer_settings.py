@@ -130,9 +130,9 @@ def test_nothing_is_chosen_by_people_who_are_not_charged(tmp_path):
         options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_dataset": [], name: value}
         with pytest.raises(pp.InvalidInput, match="metric_for_best_model is 'loss'"):
             trainer(tmp_path, gpt2(), **options)
-        trainer(tmp_path, gpt2(), **options, evaluation_data="public")
-    with pytest.raises(pp.InvalidInput, match="evaluation_data is 'charged'"):
-        trainer(tmp_path, gpt2(), evaluation_data="charged")
+        trainer(tmp_path, gpt2(), **options, measured="public")
+    with pytest.raises(pp.InvalidInput, match='measured="charged" is for a function'):
+        trainer(tmp_path, gpt2(), measured="charged")
 
 
 def test_figures_on_the_training_data_are_refused(tmp_path):

@@ -59,10 +59,10 @@ def trained(*callbacks: pp.Callback, dataset: TensorDataset | None = None, **opt
 
 def test_they_are_told_step_public_epsilon_and_learning_rate() -> None:
     told = Told()
-    trained(told, validate=pp.Validation(lambda model: 0.25, every=2, data="public"))
+    trained(told, validate=pp.Validation(lambda model: 0.25, every=2, measured="public"))
     rates = [0.5, 0.5, 0.05, 0.05, 0.005, 0.005]
     now = [pp.Figures(step, STEPS, 4.0, pytest.approx(rate)) for step, rate in enumerate(rates)]
-    found = {"validation": {"score": 0.25}, "data": "public"}
+    found = {"validation": {"score": 0.25}, "measured": "public"}
     seen = {step: dataclasses.replace(now[step], **found) for step in (0, 2, 4, 5)}
     assert told.all == [
         ("validate", seen[0]),
@@ -110,20 +110,20 @@ def test_under_a_ledger_it_is_the_public_cap(tmp_path: Path) -> None:
 
 def test_figures_of_people_who_are_not_charged_are_not_told() -> None:
     told = Told()
-    with pytest.warns(pp.PrivyPurseWarning, match=r"not private for the people.*data=\"public\""):
+    with pytest.warns(pp.PrivyPurseWarning, match=r"not private for the people.*measured=\"public\""):
         _, report = trained(told, validate=lambda model: 0.25)
     assert report.history[-1].validation == {"score": 0.25}
-    assert report.history[-1].data == "people"
+    assert report.history[-1].measured == "people"
     assert "validate" not in [kind for kind, _ in told.all]
     kind, history = told.all[-1]
     assert kind == "end"
-    assert [(figures.validation, figures.data) for figures in history] == [({}, None)] * len(report.history)
+    assert [(figures.validation, figures.measured) for figures in history] == [({}, None)] * len(report.history)
     assert "0.25" not in repr(told.all)
 
 
 def test_what_is_not_told_has_no_place_in_the_figures() -> None:
     names = [field.name for field in dataclasses.fields(pp.Figures)]
-    assert names == ["step", "steps", "epsilon", "learning_rate", "validation", "data"]
+    assert names == ["step", "steps", "epsilon", "learning_rate", "validation", "measured"]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -132,8 +132,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_a_local_log_has_public_figures(tmp_path: Path) -> None:
     path = tmp_path / "figures.jsonl"
-    trained(pp.LocalLog(path, every=2), validate=pp.Validation(lambda model: 0.25, every=5, data="released"))
-    found = {"validation": {"score": 0.25}, "data": "released"}
+    trained(pp.LocalLog(path, every=2), validate=pp.Validation(lambda model: 0.25, every=5, measured="released"))
+    found = {"validation": {"score": 0.25}, "measured": "released"}
     assert lines(path) == [
         {"step": 0, "epsilon_at_most": 4.0, "learning_rate": 0.5, **found},
         {"step": 2, "epsilon_at_most": 4.0, "learning_rate": pytest.approx(0.05)},

@@ -353,7 +353,7 @@ class Counting(pp.Callback):
 def validated(rank: int, plan: pp.Plan, dataset: TensorDataset) -> list[Any]:
     model, told = network(0), Counting()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    asked = pp.Validation(lambda model: float(rank), every=2, data="public")
+    asked = pp.Validation(lambda model: float(rank), every=2, measured="public")
     done = pp.train(model, optimizer, dataset, plan, LOSS, seed=3, validate=asked, callbacks=[told])
     return [list(model.parameters()), done.history, told.steps]
 

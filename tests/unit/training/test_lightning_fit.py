@@ -29,7 +29,7 @@ from lightning_tools import Classifier, by_make_private, fit, network, planned, 
 from privypurse.errors import PrivyPurseWarning
 from privypurse.lightning import PrivateDataModule
 from privypurse.training.make_private import PrivateLoader
-from training_tools import NOBODY, quiet, same
+from training_tools import LOSS, NOBODY, quiet, same
 
 torch.set_num_threads(1)
 pytestmark = [pytest.mark.lightning, pytest.mark.needs("lightning")]
@@ -122,7 +122,7 @@ def test_validation_and_callbacks_disturb_nothing(tmp_path):
         enable_checkpointing=True,
         log_every_n_steps=1,
     )
-    fit(module, plan, used, val_dataloaders=public())
+    fit(module, plan, used, val_dataloaders=public(), measured="public")
     assert same(module.net, by_make_private(plan))
     lines = (tmp_path / "logs" / "one" / "metrics.csv").read_text("utf-8").splitlines()
     assert {"val_loss", "lr-SGD", "step"} <= set(lines[0].split(","))
@@ -136,7 +136,8 @@ def test_early_stopping_ends_by_figures_on_other_people():
             self.log("worse", float(self.global_step))
 
     used = trainer(val_check_interval=2, callbacks=[EarlyStopping("worse", patience=2)])
-    assert fit(Worse(), planned(steps=12), used, val_dataloaders=public()).global_step == 6
+    told = {"val_dataloaders": public(), "measured": "released"}
+    assert fit(Worse(), planned(steps=12), used, **told).global_step == 6
 
 
 def test_epochs_are_parts_of_the_run():
@@ -215,8 +216,9 @@ class Kept(Logger):
 def test_what_is_logged_while_training_goes_nowhere_and_that_is_said_once():
     logger = Kept()
     used = trainer(logger=logger, log_every_n_steps=1)
+    data = PrivateDataModule(records(), planned(), val_dataloaders=public(), measured="public")
     with pytest.warns(PrivyPurseWarning, match="'train_loss' was logged in training_step") as told:
-        used.fit(Talkative(), datamodule=PrivateDataModule(records(), planned(), val_dataloaders=public()))
+        used.fit(Talkative(), datamodule=data)
     assert sum("was logged" in str(each.message) for each in told) == 1
     assert set(used.callback_metrics) == {"val_loss"}
     assert set(logger.told) == {"val_loss", "epoch"}
@@ -226,8 +228,10 @@ def test_what_is_logged_while_training_goes_nowhere_and_that_is_said_once():
 
 
 def test_nothing_may_be_decided_by_the_training_loss():
-    with pytest.raises(RuntimeError, match="`train_loss` which is not available"):
+    with pytest.raises(pp.InvalidInput, match="monitor of EarlyStopping is 'train_loss'"):
         fit(Talkative(), planned(), trainer(callbacks=[EarlyStopping("train_loss")]))
+    with pytest.raises(RuntimeError, match="`train_loss` which is not available"):
+        fit(Talkative(), planned(), trainer(callbacks=[EarlyStopping("train_loss")]), measured="public")
 
 
 def test_metrics_of_the_records_are_counted_for_nobody_else(tmp_path):
@@ -251,9 +255,9 @@ def test_metrics_of_the_records_are_counted_for_nobody_else(tmp_path):
     assert same(module.net, by_make_private(plan))
     assert not used.callback_metrics
     lines = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text("utf-8").splitlines()]
-    assert [line["step"] for line in lines if "accuracy" in line] == list(range(1, 7))
-    assert lines[-1].keys() == {"step", "at the end"}
-    assert 0 < lines[-1]["at the end"] < 1
+    assert [line["step"] for line in lines if "accuracy" in line["internal"]] == list(range(1, 7))
+    assert lines[-1]["internal"].keys() == {"at the end"}
+    assert 0 < lines[-1]["internal"]["at the end"] < 1
 
 
 def test_internal_figures_go_into_a_local_file_alone(tmp_path):
@@ -262,10 +266,13 @@ def test_internal_figures_go_into_a_local_file_alone(tmp_path):
     file = tmp_path / "run" / "figures.jsonl"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-    assert [line["step"] for line in lines if "train_loss" in line] == [1, 2, 3]
-    losses = [line["loss"] for line in lines if "loss" in line]
-    assert losses == [line["train_loss"] for line in lines if "train_loss" in line]
-    assert [round(line["twice"], 5) for line in lines if "twice" in line] == [round(2 * loss, 5) for loss in losses]
+    assert [line["step"] for line in lines if "train_loss" in line["internal"]] == [1, 2, 3]
+    losses, logged, twice = (
+        [line["internal"][name] for line in lines if name in line["internal"]]
+        for name in ("loss", "train_loss", "twice")
+    )
+    assert losses == logged
+    assert twice == pytest.approx([2 * loss for loss in losses], rel=1e-5)
     assert not {"train_loss", "twice", "loss", "later"} & logger.told.keys()
     with pytest.raises(pp.InvalidInput, match="give folder="):
         PrivateDataModule(records(), plan, internal=True)
@@ -284,11 +291,14 @@ def test_checkpoints_hold_no_count_of_records(tmp_path):
 
 
 def test_members_are_no_validation_data():
-    data = records()
-    for measured in (data, Subset(data, [1, 2])):
-        with pytest.raises(pp.InvalidInput, match="rule 16"):
-            fit(Classifier(), planned(), data=data, val_dataloaders=DataLoader(measured))
-    fit(Classifier(), planned(), data=Subset(data, range(60)), val_dataloaders=DataLoader(Subset(data, [1, 2])))
+    data, everybody = records(), records(62)
+    members, others = Subset(everybody, range(60)), Subset(Subset(everybody, range(50, 62)), [10, 11])
+    for trained, looked_at in ((data, data), (data, Subset(Subset(data, [1, 2]), [0])), (members, everybody)):
+        with pytest.raises(pp.InvalidInput, match="training data: nobody pays"):
+            fit(Classifier(), planned(), data=trained, val_dataloaders=DataLoader(looked_at), measured="public")
+    with pytest.raises(pp.InvalidInput, match="training data: nobody pays"):
+        fit(Classifier(), planned(), data=members, val_dataloaders=DataLoader(Subset(others.dataset, [9, 10])))
+    fit(Classifier(), planned(steps=1), data=members, val_dataloaders=DataLoader(others))
 
 
 def test_a_batch_may_be_changed_on_its_way():
@@ -378,7 +388,26 @@ def test_another_fit_of_the_same_trainer_is_plain():
     assert used.global_step == 3
 
 
-def test_individual_clipping_is_not_here():
+def test_everybody_is_charged_by_their_own_gradients_as_in_make_private():
+    options = {"individual": pp.Individual(every=2), "loss_fn": LOSS, "seed": 3}
+    module, plan = Classifier(), planned()
+    data = PrivateDataModule(records(), plan, **options, execution=pp.Execution(max_physical_batch=5))
+    with pytest.raises(pp.InvalidInput, match="nothing was trained yet"):
+        data.spending()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivyPurseWarning)
+        trainer().fit(module, datamodule=data)
+        bare = network()
+        done = pp.train(bare, torch.optim.SGD(bare.parameters(), lr=0.5), records(), plan, **options)
+    assert same(module.net, by_make_private(plan, execution=pp.Execution(max_physical_batch=5), **options))
+    assert not same(module.net, by_make_private(plan))
+    assert np.allclose(data.spending().epsilon("rdp"), done.spending.epsilon("rdp"), rtol=1e-3)
+    assert (data.spending().epsilon("rdp") < plan.spent()).any()
+    with pytest.raises(pp.InvalidInput, match=r"Parts\(x\).* no forward\(\)"):
+        fit(Parts(), plan, **options)
+
+
+def test_plans_with_extra_steps_are_not_here():
     with pytest.raises(pp.Unsupported, match=r"use pp\.train"):
         PrivateDataModule(records(), planned(extra_steps=5))
 

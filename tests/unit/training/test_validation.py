@@ -220,14 +220,16 @@ def test_where_there_are_no_classes_there_is_no_accuracy() -> None:
 
 
 def test_history_says_step_rate_and_whose_records() -> None:
-    _, report = trained(pp.Validation(others(), data="public"))
+    _, report = trained(pp.Validation(others(), measured="public"))
     assert [figures.step for figures in report.history] == [0, *range(2, 13, 2)]  # tenths, rounded up to whole steps
     assert [figures.learning_rate for figures in report.history] == [
         pytest.approx(0.05 * 0.5 ** (figures.step // 5)) for figures in report.history
     ]
-    assert {figures.data for figures in report.history} == {"public"}
+    assert {figures.measured for figures in report.history} == {"public"}
     _, report = trained()
-    assert [(figures.step, figures.data) for figures in report.history] == [(step, None) for step in range(2, 13, 2)]
+    assert [(figures.step, figures.measured) for figures in report.history] == [
+        (step, None) for step in range(2, 13, 2)
+    ]
 
 
 def test_history_goes_on_with_the_run(tmp_path: Path) -> None:
@@ -272,14 +274,14 @@ def test_one_that_changes_weights_is_refused_and_not_saved(tmp_path: Path) -> No
             parameter.data.mul_(0.9)
         return 0.0
 
-    with pytest.raises(pp.InvalidInput, match=r"validate wrote into layers\.0\.weight"):
-        trained(pp.Validation(shrinks, data="charged", every=4), checkpoint=tmp_path)
+    with pytest.raises(pp.InvalidInput, match=r"validation wrote into layers\.0\.weight"):
+        trained(pp.Validation(shrinks, measured="charged", every=4), checkpoint=tmp_path)
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
 def test_questions_that_are_charged_are_not_tried_before() -> None:
     asked = []
-    _, report = trained(pp.Validation(lambda model: asked.append(1) or 0.5, every=6, data="charged"))
+    _, report = trained(pp.Validation(lambda model: asked.append(1) or 0.5, every=6, measured="charged"))
     assert len(asked) == 2
     assert [figures.step for figures in report.history] == [6, 12]
     assert report.history[-1].validation == {"score": 0.5}
@@ -304,9 +306,9 @@ def test_members_are_not_validated_on() -> None:
     ("arguments", "said"),
     [
         ({"on": 3}, "give a data set"),
-        ({"on": others(), "data": "mine"}, "choose one of 'public', 'released', 'charged', 'people'"),
+        ({"on": others(), "measured": "mine"}, "choose one of 'public', 'released', 'charged', 'people'"),
         ({"on": others(), "every": 0}, "every must be"),
-        ({"on": others(), "data": "charged"}, "for a function that asks questions"),
+        ({"on": others(), "measured": "charged"}, "for a function that asks questions"),
     ],
 )
 def test_what_is_no_validation_is_refused(arguments: dict[str, Any], said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def _alike(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other or (one != one and other != other))
 
 
-def fingerprint(parameters: list[tuple[str, nn.Parameter]]) -> Tensor:
+def fingerprint(parameters: Sequence[tuple[str, Tensor]]) -> Tensor:
     """Two numbers of each parameter: a write that goes past autograd shows in them. No second copy of the model."""
     wide, values = torch.float64, [value.detach() for _, value in parameters]
     made = [(value.sum(dtype=wide), torch.linalg.vector_norm(value, dtype=wide)) for value in values]
