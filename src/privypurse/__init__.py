@@ -6,6 +6,7 @@ from privypurse import federated, rounds
 from privypurse._lazy import lazily
 from privypurse.accounting import Filter
 from privypurse.assignment import plan
+from privypurse.assignment.compare import compare
 from privypurse.budgets import Budgets
 from privypurse.errors import (
     InfeasibleBudget,
@@ -82,6 +83,7 @@ __all__ = [
     "Validation",
     "__version__",
     "clipped_sum",
+    "compare",
     "federated",
     "fix",
     "losses",

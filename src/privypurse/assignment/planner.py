@@ -82,7 +82,7 @@ def plan(
     require_budgets(budgets)
     chosen = _method(method)
     shape = TrainingShape(
-        steps=_steps(steps, epochs, people, budgets.people, batch_size),
+        steps=steps_for(steps, epochs, people, budgets.people, batch_size),
         batch_size=batch_size,
         clip_norm=clip_norm,
         noise_multiplier=noise_multiplier,
@@ -103,7 +103,7 @@ def plan(
     return made
 
 
-def _steps(steps: int | None, epochs: float | None, people: int | None, held: int, batch_size: int) -> int:
+def steps_for(steps: int | None, epochs: float | None, people: int | None, held: int, batch_size: int) -> int:
     """Given, or as many as draw that many people so often on average, rounded up; ``held``: how many there are."""
     if (steps is None) == (epochs is None):
         raise InvalidInput(f"steps is {steps!r} and epochs is {epochs!r}; give the one or the other")
@@ -150,6 +150,24 @@ def _made(
         ledger=under,
         **whose(budgets),
     )
+
+
+def planned_levels(method: Method, levels: Levels, calibrator: Calibrator) -> Plan:
+    """The plan of as many people as there are levels, one of each: what it assigns and costs a level, in little time.
+
+    Nobody trains by it. It is checked like any other.
+    """
+    decided = _decided(method, levels, calibrator)
+    made = Plan(
+        method=method.name,
+        accountant=calibrator.accountant.name,
+        promise=_promise(decided),
+        shape=calibrator.shape.with_noise(decided.noise_multiplier),
+        levels=_table(levels, decided),
+        level_of=np.arange(levels.epsilon.size),
+    )
+    refuse_overspending(made, calibrator.progress)
+    return made
 
 
 def _table(levels: Levels, decided: Assignment) -> LevelTable:

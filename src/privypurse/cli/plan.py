@@ -58,20 +58,23 @@ own ε alone, and ε protects presence and declared ε too.
 """
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("table", help="the .csv or .parquet file of people")
+def add_grants(command: argparse.ArgumentParser, delta: str = "the ledger's, or ") -> None:
+    """Which columns of a table say who holds what; ``delta``: what stands before the default."""
     who = command.add_argument_group("who holds what")
     who.add_argument("--epsilon", metavar="COLUMN", help='column of budgets (default: "epsilon")')
     who.add_argument("--level", metavar="COLUMN", help="column of categories, instead of --epsilon")
     who.add_argument("--levels", metavar="NAME=ε,…", type=levels, help="the ε of each category")
-    who.add_argument(
-        "--delta", type=number_or_name, help=f"a number or a column (default: the ledger's, or {DEFAULT_DELTA:g})"
-    )
+    who.add_argument("--delta", type=number_or_name, help=f"a number or a column (default: {delta}{DEFAULT_DELTA:g})")
     who.add_argument(
         "--person",
         metavar="COLUMN",
         help="column of ids: the privacy unit is a person with all their records, and the plan follows ids, not rows",
     )
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("table", help="the .csv or .parquet file of people")
+    add_grants(command)
     how = command.add_argument_group("how to train")
     long = how.add_mutually_exclusive_group(required=True)
     long.add_argument("--steps", type=int, help="training steps: noisy sums of per-example gradients")
@@ -108,9 +111,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
     _check_out(Path(options.out), Path(options.table))  # said before the work, not after it
     if options.threshold is not None and options.method != "exclude":
         raise pp.InvalidInput(f"--threshold is for --method exclude, not {options.method}")
-    table, asked, ledger = Path(options.table), _taken(NewPlan, options), ledger_if_named(options)
+    table, asked, ledger = Path(options.table), taken(NewPlan, options), ledger_if_named(options)
     with unchanged(table):
-        budgets, seal = granted(_taken(Grants, options), table, ledger=ledger)
+        budgets, seal = granted(taken(Grants, options), table, ledger=ledger)
     with bar(console, "certifying") as progress, warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: the plan's facts say it
         shown = progress if ledger is None else None  # how many levels there are follows from real balances
@@ -123,7 +126,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     console.print(f"written to {as_it_is(options.out)}")
 
 
-def _taken(kind: type[T], options: argparse.Namespace) -> T:
+def taken(kind: type[T], options: argparse.Namespace) -> T:
     """The options that a section of a run's configuration has too."""
     return kind(**{field.name: vars(options)[field.name] for field in fields(kind) if field.name in options})  # type: ignore[arg-type]
 
