@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from privypurse.errors import InvalidInput
 
 
 def budgets_of_rows(budgets: Any, ids: Any, rows: int, epsilon: Any, delta: Any) -> Budgets:
-    """``budgets`` by id (`Budgets` with ``person=``) or one ε for each row, or ``epsilon`` for everybody."""
+    """``budgets`` by id (`Budgets` with ``person=``) or an array of one ε for each row; else ``epsilon`` for all."""
     if budgets is None:
         if epsilon is None:
             raise InvalidInput("neither epsilon nor budgets is given; give epsilon= for all, or fit(…, budgets=…)")
@@ -25,11 +24,11 @@ def budgets_of_rows(budgets: Any, ids: Any, rows: int, epsilon: Any, delta: Any)
     if isinstance(budgets, Budgets):
         _require_fitting(budgets, ids, rows)
         return budgets
-    if isinstance(budgets, Mapping):
-        # A search cuts what has as many entries as there are rows, a mapping by its keys: those of other people.
+    if not hasattr(budgets, "__array__"):
+        # A search cuts what has as many entries as there are rows, and a mapping from ids by numbers of rows, to a
+        # list: of other people's ε.
         raise InvalidInput(
-            "budgets is a mapping, which cross-validation would cut wrongly; give pp.Budgets(list(budgets.values()), "
-            "person=list(budgets)), or one ε for each row"
+            f"budgets is a {type(budgets).__name__}; give pp.Budgets(…, person=…), or an array of one ε for each row"
         )
     made = Budgets(budgets, delta, person=ids if np.size(ids) == np.size(budgets) else None)
     if len(made) != rows:

@@ -14,7 +14,7 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.datasets.encoding import Range
 from privypurse.errors import InvalidInput
 from privypurse.sklearn import networks
-from privypurse.sklearn.inputs import checked
+from privypurse.sklearn.inputs import as_numbers, checked
 from privypurse.sklearn.private_estimator import PrivateEstimator
 from privypurse.sklearn.said import LabelsNotPrivate
 
@@ -28,6 +28,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     Any other step that was fitted on the same people before (StandardScaler, SelectKBest, PCA, an imputer) voids the
     promise: use `PublicEncoder`, or the arguments ``bounds`` and ``categories``, which are the same thing. A step of
     a pipeline that learns from data is warned of by name (`FittedStep`); one that was applied elsewhere is not seen.
+    What learns or chooses by the same people around it (GridSearchCV, CalibratedClassifierCV) does the same harm.
 
     Parameters
     ----------
@@ -115,13 +116,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     def fit(self, X: Any, y: Any, budgets: Any = None, ids: Any = None, **more: Any) -> Self:
         """Spend everybody's ε on a model, once more at each call.
 
-        ``budgets`` are `pp.Budgets`, made with ``person=`` where ``ids`` are given, or one ε for each row; without
-        them everybody has ``epsilon``. ``ids`` holds the id of each row's owner: all rows of a person are one unit.
+        ``budgets`` are `pp.Budgets`, made with ``person=`` where ``ids`` are given, or an array of one ε for each
+        row; without them everybody has ``epsilon``. ``ids`` holds the id of each row's owner: all rows of a person
+        are one unit.
         """
         self._begin(more)
         cells, labels = checked(self, X, y, dtype=self._cells)
         check_classification_targets(labels)
-        labels = np.array(labels.tolist()) if labels.dtype == object else labels
+        labels = _plain(labels)
         self.classes_ = self._known(labels)
         codes = self._codes(labels)
         if self.classes_.size == 2:
@@ -167,7 +169,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
             )
             found = np.unique(labels)
         else:
-            found = np.unique(np.asarray(self.classes))
+            found = np.unique(_plain(np.asarray(self.classes)))
             if found.size != np.size(self.classes):
                 raise InvalidInput("classes holds a label twice; list each once")
         if found.size < 2:
@@ -183,6 +185,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
                 '"1"), or leave such rows out'
             )
         return np.searchsorted(self.classes_, labels).astype(np.int64)
+
+
+def _plain(labels: AnyArray) -> AnyArray:
+    """Objects as what they all are: text or numbers."""
+    return np.array(labels.tolist()) if labels.dtype == object else labels
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
@@ -243,7 +250,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self._begin(more)
         ends = self._range()
         cells, numbers = checked(self, X, y, dtype=self._cells, y_numeric=True)
-        target = torch.as_tensor(ends.scaled(np.asarray(numbers, dtype=np.float64)).astype(np.float32))
+        target = torch.as_tensor(ends.scaled(as_numbers(numbers)).astype(np.float32))
         self._fit(cells, target, 1, networks.squared_error, budgets, ids)
         return self
 

@@ -1,4 +1,4 @@
-"""Whether a private estimator is the end of a pipeline, and which steps before it learned from the same people."""
+"""What learns from the same people beside a private estimator: steps of its pipeline, and what fits it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils import get_tags
@@ -17,34 +19,47 @@ from privypurse.sklearn.said import FittedStep
 
 _PUBLIC = (PublicEncoder, PolynomialFeatures)
 """Steps that follow from the number of columns alone."""
+_FIT_ONLY = (MultiOutputClassifier, MultiOutputRegressor)
+"""What fits others several times, which each of them is charged for, and learns nothing besides."""
 
 
 def warn_of_fitted_steps(estimator: Any) -> None:
-    """Warn of each step that learns from data in a pipeline that fits this estimator now.
+    """Warn of each step that learns from data in a pipeline that fits this estimator now, and of what fits it so.
 
-    A step tells nobody that it was fitted, so the pipeline is looked for among the callers. What was fitted and
-    applied elsewhere, and what a function of a FunctionTransformer does, is not seen.
+    A step tells nobody that it was fitted, so pipelines are looked for among the callers. What was fitted and applied
+    elsewhere, or calls from another process, and what a function of a FunctionTransformer does, is not seen.
     """
-    names = [name for pipeline in _pipelines_that_end_in(estimator) for name in _learning(pipeline.steps[:-1])]
-    if names:
+    before, around = [], []
+    for caller in _callers(estimator):
+        if isinstance(caller, Pipeline):
+            before += list(_learning(caller.steps[:-1]))
+        elif not isinstance(caller, _FIT_ONLY) and not _public(caller):
+            around.append(type(caller).__name__)
+    name = type(estimator).__name__
+    said = [f"{', '.join(before)}: fitted on the same people before {name}"] if before else []
+    said += [f"{', '.join(around)}: learns or chooses by the same people's records around {name}"] if around else []
+    if said:
         warnings.warn(
-            f"{', '.join(names)}: fitted on the same people before {type(estimator).__name__}, which tells about "
-            "them what no budget pays for, so its promise is void. Use privypurse.sklearn.PublicEncoder, with public "
-            "ranges and categories; or fit such steps on public data, and transform X by them before",
+            f"{'; '.join(said)}. That tells about them what no budget pays for: the promise is void for the whole. "
+            "For steps use privypurse.sklearn.PublicEncoder, with public ranges and categories, or fit them on "
+            "public data beforehand; search and calibrate on public data",
             FittedStep,
             stacklevel=4,
         )
 
 
-def _pipelines_that_end_in(estimator: Any) -> Iterator[Pipeline]:
-    """From the inside out; one pipeline may be the end of another."""
+def _callers(estimator: Any) -> list[Any]:
+    """Other estimators whose methods are running, from the inside out; of pipelines those that end in the former."""
+    found: list[Any] = []
     frame, last = sys._getframe(1), estimator
     while frame is not None:
         caller = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
-        if isinstance(caller, Pipeline) and caller.steps[-1][1] is last:
-            yield caller
+        new = isinstance(caller, BaseEstimator) and all(caller is not each for each in (estimator, *found))
+        if new and (not isinstance(caller, Pipeline) or caller.steps[-1][1] is last):
+            found.append(caller)
             last = caller
         frame = frame.f_back  # type: ignore[assignment]
+    return found
 
 
 def _learning(steps: Any) -> Iterator[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sklearn.utils.validation import validate_data
 
+from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 
 _NOTHING = "no validation"  # scikit-learn's word for a y that is not given
@@ -27,6 +29,14 @@ def checked(estimator: Any, X: Any, y: Any = _NOTHING, **options: Any) -> Any:
     given = {} if isinstance(y, str) and y == _NOTHING else {"y": y}
     try:
         return validate_data(estimator, X, **given, ensure_all_finite=False, **options)
+    except ValueError as error:
+        raise without_cells(error) from None
+
+
+def as_numbers(cells: AnyArray) -> FloatArray:
+    """float64; text is an error."""
+    try:
+        return np.asarray(cells, dtype=np.float64)
     except ValueError as error:
         raise without_cells(error) from None
 

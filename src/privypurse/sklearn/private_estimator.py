@@ -121,7 +121,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         net = network(features.shape[1], self.hidden, outputs, seed)
         self.plan_ = made.for_records(ids)
         if self.ledger is None and seed is None:
-            fits_before.count(self.plan_, features, ids, stacklevel=4)
+            fits_before.count(self.plan_, features if self.categories else cells, ids, stacklevel=4)
         train(
             net,
             torch.optim.Adam(net.parameters(), lr=rate),

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.datasets.encoding import Categories, Range
 from privypurse.errors import InvalidInput
-from privypurse.sklearn.inputs import checked, without_cells
+from privypurse.sklearn.inputs import as_numbers, checked
 
 
 class PublicEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -122,10 +122,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _column(self, cells: AnyArray, how: Range | Categories | None) -> FloatArray:
         if isinstance(how, Categories):
             return how.encode(cells).astype(np.float64)
-        try:
-            numbers = np.asarray(cells, dtype=np.float64)
-        except ValueError as error:
-            raise without_cells(error) from None
+        numbers = as_numbers(cells)
         if how is not None:
             return how.encode(numbers).astype(np.float64)
         return np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0)[:, None]

@@ -8,7 +8,7 @@ class SpentBefore(PrivyPurseWarning):
 
 
 class FittedStep(PrivyPurseWarning):
-    """A step of the pipeline learned from the same people before, which nobody paid for: the promise is void."""
+    """Something else learns from the same people, before or around, which nobody pays for: the promise is void."""
 
 
 class LabelsNotPrivate(PrivyPurseWarning):

@@ -7,6 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
+import privypurse as pp
 from privypurse.sklearn import SpentBefore, fits_before
 
 KEYS = np.arange(4, dtype=np.uint64)
@@ -65,6 +66,15 @@ def test_a_search_spends_on_every_fit(table, classifier):
     assert len(said) == 3  # 2 folds of others each, again for the second candidate, and all once more
     assert "3 fits cost one of them up to ε = 2.9" in said[-1]
     assert search.best_estimator_.plan_.people == 48
+
+
+def test_a_search_does_not_take_budgets_by_number_that_are_by_id(table, classifier):
+    """It cuts a mapping from ids by numbers of rows, into a list: here of the next person's ε."""
+    X, y, _ = table
+    ids = (np.arange(48) + 1) % 48
+    search = GridSearchCV(classifier.set_params(epsilon=None), {"learning_rate": [0.1]}, cv=2, error_score="raise")
+    with pytest.raises(pp.InvalidInput, match="budgets is a list"):
+        search.fit(X, y, ids=ids, budgets=dict.fromkeys(range(48), 1.0))
 
 
 @pytest.mark.filterwarnings("ignore:seed=:privypurse.PrivyPurseWarning")

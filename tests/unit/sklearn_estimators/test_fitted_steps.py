@@ -4,9 +4,11 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.compose import ColumnTransformer
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.feature_selection import SelectKBest
 from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, Normalizer, PolynomialFeatures, StandardScaler
 
@@ -40,14 +42,27 @@ def test_steps_that_learn_are_named(case, table, seeded):
     assert said.startswith(", ".join(["MinMaxScaler (step 'first')", *names]) + ": ")
 
 
-def test_also_when_a_pipeline_ends_in_another_and_in_a_search(table, seeded):
+def test_also_when_a_pipeline_ends_in_another(table, seeded):
     X, y, _ = table
     whole = make_pipeline(StandardScaler(), make_pipeline(PublicEncoder(), seeded))
     with pytest.warns(FittedStep, match="StandardScaler"):
         whole.fit(X, y)
+
+
+def test_what_learns_around_it_is_named(table, seeded, regressor):
+    """A search chooses by its members' labels, a calibration is fitted to them, a target's scale is everybody's."""
+    X, y, numbers = table
     search = GridSearchCV(make_pipeline(StandardScaler(), seeded), {"privateclassifier__clip_norm": [1.0]}, cv=2)
-    with pytest.warns(FittedStep, match="StandardScaler"):
+    with pytest.warns(FittedStep, match=r"StandardScaler \(step 'standardscaler'\).*; GridSearchCV"):
         search.fit(X, y)
+    with pytest.warns(FittedStep, match="CalibratedClassifierCV: learns"):
+        CalibratedClassifierCV(seeded, cv=2).fit(X, y)
+    regressor.set_params(random_state=0, steps=1)
+    with pytest.warns(FittedStep, match="TransformedTargetRegressor: learns"):
+        TransformedTargetRegressor(regressor, transformer=StandardScaler()).fit(X, numbers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FittedStep)
+        MultiOutputRegressor(regressor).fit(X, numbers[:, None])
 
 
 def test_public_steps_are_not_warned_of(table, seeded):
@@ -68,7 +83,7 @@ def test_public_steps_are_not_warned_of(table, seeded):
 
 
 def test_another_pipeline_on_the_way_is_not_mistaken(table, seeded):
-    """One that fits the estimator within another object, whose last step it is not."""
+    """One in which the estimator is fitted before the step that learns."""
     X, y, _ = table
 
     class Wraps(FunctionTransformer):
@@ -78,4 +93,4 @@ def test_another_pipeline_on_the_way_is_not_mistaken(table, seeded):
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", FittedStep)
-        Pipeline([("s", StandardScaler()), ("w", Wraps())]).fit(X, y)
+        Pipeline([("w", Wraps()), SCALER]).fit(X, y)

@@ -59,6 +59,15 @@ def test_several_classes(table, classifier):
     assert (classifier.predict_proba(X).argmax(axis=1) == classifier.predict(X)).all()
 
 
+@SEEDED
+@pytest.mark.parametrize("kind", [bool, float, object, "U3"])
+def test_labels_of_any_kind(table, classifier, kind):
+    X, y, _ = table
+    labels = y.astype(kind) if kind in (object, "U3") else (y == "yes").astype(kind)
+    classifier.set_params(classes=np.unique(labels), random_state=0, steps=1).fit(X, labels)
+    assert set(classifier.predict(X).tolist()) <= set(labels.tolist())
+
+
 def test_budgets_follow_people_and_not_rows(table, classifier):
     """The twin, by place, overdraws: rows come in another order than budgets."""
     X, y, _ = table
@@ -93,7 +102,8 @@ def test_all_rows_of_a_person_are_one_unit(table, classifier, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"budgets": dict.fromkeys(range(48), 1.0)}, "mapping"),
+        ({"budgets": dict.fromkeys(range(48), 1.0)}, "budgets is a dict"),
+        ({"budgets": [1.0] * 48}, "budgets is a list"),
         ({"budgets": np.ones(47)}, "47 entries"),
         ({"budgets": pp.Budgets(np.ones(47))}, "47 entries"),
         ({"budgets": pp.Budgets(np.ones(48), person=range(48))}, "ids="),
@@ -209,7 +219,9 @@ SECRET = "Zyklop"
         (np.array([[SECRET, "1"], ["2", "3"]]), ["no", "yes"]),
         (np.array([[SECRET, 1.0], [2.0, 3.0]], dtype=object), ["no", "yes"]),
         (pd.DataFrame({"a": [SECRET, 1.0], "b": [2.0, 3.0]}), ["no", "yes"]),
-        ([[1.0, 2.0], [3.0, 4.0]], ["no", SECRET]),
+        ([[1.0, 2.0], [3.0, 4.0]], [SECRET, "no"]),
+        ([[1.0, 2.0], [3.0, 4.0]], np.array([SECRET, 1.0], dtype=object)),
+        ([[1.0, 2.0], [3.0, 4.0]], np.array([(SECRET,), {SECRET}], dtype=object)),
         (np.array([70701.0, 2.0]), ["no", "yes"]),
         (np.array([[70701.0 + 1j, 2.0], [3.0, 4.0]]), ["no", "yes"]),
         ([[1.0, 2.0], [3.0, 4.0]], [70701.0, np.inf]),
@@ -221,7 +233,7 @@ SECRET = "Zyklop"
 @pytest.mark.parametrize("kind", ["classifier", "regressor"])
 def test_no_cell_is_shown_by_an_error(X, y, kind, request):
     estimator = request.getfixturevalue(kind)
-    with pytest.raises(ValueError) as raised:  # noqa: PT011
+    with pytest.raises((ValueError, TypeError)) as raised:
         estimator.fit(X, y)
     said = "".join(traceback.format_exception(raised.value, limit=0))
     assert SECRET not in said
