@@ -93,7 +93,7 @@ table = "people.csv"
 test = "others.csv"
 label = "answer"
 classes = ["no", "yes"]
-features = { x = { low = -1, high = 1 } }
+features = { x = { low = -1, high = 1, indicator = false } }
 [budgets]
 level = "consent"
 levels = { a = 4, b = 8 }

@@ -31,7 +31,9 @@ training; what is printed about the people in training is sensitive.
 
 Everything goes into one folder. public.json lists what may be shown to others: model.pt and facts.json, the constants
 of training and what was promised. Internal, as safe to keep as the data: plan.json, metrics.json, with [individual]
-spending.csv (what each person really spent), and run.json, which lists all files with their checksums.
+spending.csv (what each person really spent), and run.json, which lists all files with their checksums. test.json and
+curves.svg (AUC, confusions, calibration, errors by group) are internal too, unless measured under [data] says that
+the test's records are public or were released before.
 
 Ctrl-C ends a run between two steps. With [training] checkpoint, the folder that a run is kept in, the same command
 goes on from there, and every step that was taken stays counted. Without it nothing is kept.

@@ -78,5 +78,12 @@ def target_range(given: Any, place: str) -> Range:
     return found
 
 
+def groups(given: Any, place: str) -> dict[str, Categories]:
+    """[data.groups], a column a key, each with its categories."""
+    if not isinstance(given, dict):
+        raise InvalidInput(f'[data.groups] is {given!r}; name columns with their categories, as in sex = ["F", "M"]')
+    return {column: categories(each, f"[data.groups] {column}") for column, each in given.items()}
+
+
 def words(given: Any, place: str) -> tuple[str, ...]:
     return tuple(texts(given, place))

@@ -14,17 +14,30 @@ from msgspec import Meta
 from privypurse._validate import integer
 from privypurse.assignment import METHODS
 from privypurse.datasets.encoder import Encoder
-from privypurse.datasets.encoding import Encoding, Range
+from privypurse.datasets.encoding import Categories, Encoding, Range
 from privypurse.datasets.targets import Classes, Flags, Number, Target
 from privypurse.errors import InvalidInput
 from privypurse.plans import stop_rules
 from privypurse.plans.stop_rules import Stop
 from privypurse.runs import column_sections
+from privypurse.runs.held_out import HeldOut
 from privypurse.runs.sections import By, read, unknown, value
+from privypurse.training.callbacks import OTHERS
 
 _NEEDED = ("data", "plan", "model", "optimizer")
 _MODEL_KEYS = {"mlp": ("kind", "hidden", "activation"), "cnn": ("kind",)}
 Seed = Annotated[int, Meta(ge=0, description="a whole number, 0 or more")]
+
+
+def _measured(given: Any, place: str) -> str:
+    if given == "charged":
+        raise InvalidInput(
+            f'{place} is "charged", which takes questions that people pay for (docs/queries.md); a file of records '
+            'is "public", "released", or of "people" who are not charged'
+        )
+    if given not in (OTHERS, "public", "released"):
+        raise unknown(f"{place}: there is no", str(given), (OTHERS, "public", "released"))
+    return str(given)
 
 
 def _stop(given: Any, place: str) -> Stop:
@@ -60,10 +73,23 @@ class Table:
     missing: Annotated[tuple[str, ...], By(column_sections.words)] = ()
     """Texts that mean that there is nothing, beside an empty cell."""
     test: Path | None = None
+    held_out: HeldOut | None = None
+    """Instead of ``test``: a share of the table's people, who take no part in training."""
+    measured: Annotated[str, By(_measured)] = OTHERS
+    """Whose records the test's are, in the words of `Validation`."""
+    groups: Annotated[Mapping[str, Categories], By(column_sections.groups)] = field(default_factory=dict)
+    """Columns by whose categories errors are told apart."""
     person: str | None = None
     """The column of ids: who owns each row."""
 
     def __post_init__(self) -> None:
+        if self.test is not None and self.held_out is not None:
+            raise InvalidInput("test beside held_out; keep the one or the other")
+        if self.measured != OTHERS and self.held_out is not None:
+            raise InvalidInput(
+                f'measured is {self.measured!r}, but who is held out is of the same people as the rest: "people". '
+                "Give public records in a file of their own, as test"
+            )
         if self.test is not None and self.test.resolve() == self.table.resolve():
             raise InvalidInput("test must be another file than table: accuracy on people in training is sensitive")
         Encoder(self.features, self.target, self.missing)
@@ -192,6 +218,10 @@ class Training:
     checkpoint_every: int | None = None
     validate_every: int | None = None
     """Steps between two tests of the model while it trains, on the records that take no part in it."""
+    plots: bool = False
+    """Whether curves of the test are drawn, into curves.svg."""
+    measure_members: bool = False
+    """Whether people in training are measured too, into members.json: internal, whatever is done with the model."""
     device: str = "auto"
     seed: Seed | None = None
     purpose: str = ""
@@ -249,8 +279,12 @@ def parse_config(text: str) -> RunConfig:
     data = _data(whole["data"])
     plan = Path(whole["plan"]) if plan_is_a_file else read(NewPlan, whole["plan"], "[plan]")
     training = read(Training, whole.get("training", {}), "[training]")
-    if training.validate_every is not None and isinstance(data, Table) and data.test is None:
-        raise InvalidInput("[training] validate_every needs test under [data]: records that take no part in training")
+    if training.validate_every is not None and isinstance(data, Table) and data.test is None and not data.held_out:
+        raise InvalidInput(
+            "[training] validate_every needs test or held_out under [data]: records that take no part in training"
+        )
+    if training.plots and isinstance(data, Table) and data.test is None and data.held_out is None:
+        raise InvalidInput("[training] plots needs test or held_out under [data]: it draws figures of the test")
     data, budgets = _agreed(data, read(Grants, whole["budgets"], "[budgets]") if "budgets" in whole else None)
     return RunConfig(
         data=data,
@@ -295,6 +329,11 @@ def _agreed(data: BuiltIn | Table, budgets: Grants | None) -> tuple[BuiltIn | Ta
     for column in (granted.epsilon, granted.level, data.person):
         if column in data.features:
             raise InvalidInput(f"[data.features] holds {column!r}, which says who granted what: no model may see it")
+    if data.held_out is not None and (data.person is None or (budgets is not None and budgets.simulate is not None)):
+        raise InvalidInput(
+            '[data] held_out chooses people by their ids; name the column of ids, person = "…" under [data], and '
+            "columns of what they granted under [budgets], or give a file of other people, as test"
+        )
     if budgets is not None and budgets.simulate is None:
         budgets = replace(budgets, person=data.person)
     return data, budgets

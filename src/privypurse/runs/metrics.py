@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from privypurse.plans import Plan, Promise
-from privypurse.runs.measures import Measured
+from privypurse.runs.measures import WHOSE, Measured
 from privypurse.training.evaluation import Score
 from privypurse.training.individual.spending import Spending
 from privypurse.training.loop import Trained
 
 _PUBLIC = (
     "The model and the test figures cost the people in training nothing beyond their certified ε (with extra steps: "
-    "beyond the ε promised, which a filter kept). The test figures "
-    "were not made private for the people in the test."
+    "beyond the ε promised, which a filter kept). Whose the test figures are, they say themselves."
 )
 _SENSITIVE = (
     "Figures below, and plan.json, follow from people's budgets or from who was drawn: keep them as safe as the "
@@ -58,7 +57,7 @@ def metrics_of(
         **facts,
         "noise_multiplier": plan.noise_multiplier,
         "test": figures(score),
-        **history(trained),
+        **({"history": {**_whose(score), "steps": history(trained)}} if history(trained) else {}),
         "about": _SEEDED if seeded else _PUBLIC,
         "sensitive": {
             "about": _SENSITIVE,
@@ -79,8 +78,14 @@ def metrics_of(
 
 
 def figures(score: Measured | Score | None) -> dict[str, Any] | None:
-    """On records that took no part in training."""
-    return None if score is None else {"records": score.records, **figures_by_name(score)}
+    """On records that took no part in training; all of them are in test.json."""
+    if score is None:
+        return None
+    return {**_whose(score), "records": score.records, **figures_by_name(score)}
+
+
+def _whose(score: Measured | Score | None) -> dict[str, str]:
+    return {"measured": score.measured, "about": WHOSE[score.measured]} if isinstance(score, Measured) else {}
 
 
 def figures_by_name(score: Measured | Score) -> dict[str, float]:
@@ -88,14 +93,13 @@ def figures_by_name(score: Measured | Score) -> dict[str, float]:
     return {**({} if score.accuracy is None else {"accuracy": score.accuracy}), "loss": score.loss}
 
 
-def history(trained: Trained) -> dict[str, Any]:
-    """What validation found while the model trained; nothing where there was none."""
-    found = [
+def history(trained: Trained) -> list[dict[str, Any]]:
+    """What validation found while the model trained."""
+    return [
         {"step": one.step, "learning_rate": one.learning_rate, **one.validation}
         for one in trained.history
         if one.validation
     ]
-    return {"history": {"data": "the test's people, for whom it is not private", "steps": found}} if found else {}
 
 
 def _spending(spending: Spending, seeded: bool) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from privypurse.budgets.person_ids import Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.config import Grants, NewPlan, RunConfig, Table
+from privypurse.runs.held_out import HeldOut
 from privypurse.runs.kept_plan import keep, kept
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None, l
     rows: by their ids, or for exactly this file.
     """
     table = config.data.table if isinstance(config.data, Table) else None
-    budgets, seal = (None, None) if config.budgets is None else granted(config.budgets, table, records, ledger)
+    held_out = config.data.held_out if isinstance(config.data, Table) else None
+    budgets, seal = (
+        (None, None) if config.budgets is None else granted(config.budgets, table, records, ledger, held_out=held_out)
+    )
     if isinstance(config.plan, Path):
         loaded = Plan.load(config.plan)
         _refuse_others(loaded, config, budgets)
@@ -75,9 +79,13 @@ def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> No
 
 
 def granted(
-    asked: Grants, table: Path | None, records: int = 0, ledger: Ledger | None = None
+    asked: Grants,
+    table: Path | None,
+    records: int = 0,
+    ledger: Ledger | None = None,
+    held_out: HeldOut | None = None,
 ) -> tuple[Budgets, Seal | None]:
-    """Everybody's budgets, and without ids what binds them to the table as it was read."""
+    """The budgets of all who are not held out, and without ids what binds them to the table as it was read."""
     delta = usual_delta(ledger) if asked.delta is None else asked.delta
     if asked.simulate is not None:
         random = np.random.default_rng(asked.simulate.seed)
@@ -89,7 +97,19 @@ def granted(
         budgets = Budgets.read(
             table, asked.epsilon, level=asked.level, levels=asked.levels, person=asked.person, delta=delta
         )
+        if held_out is not None:
+            budgets = _without(budgets, held_out, delta)
     return budgets, None if table is None or budgets.person is not None else Seal.of(table)
+
+
+def _without(budgets: Budgets, held_out: HeldOut, delta: float | str) -> Budgets:
+    """Of those who take part alone: others are neither planned for nor charged."""
+    assert budgets.person is not None
+    stay = ~held_out.of(budgets.person)
+    if not stay.any():
+        raise InvalidInput(f"held_out with share {held_out.share} and seed {held_out.seed} leaves nobody to train on")
+    deltas = budgets.delta[stay] if isinstance(delta, str) else delta
+    return Budgets(budgets.epsilon[stay], delta=deltas, person=budgets.person[stay])
 
 
 def usual_delta(ledger: Ledger | None) -> float:

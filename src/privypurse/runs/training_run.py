@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,9 +17,10 @@ from privypurse.ledger.ledger import Ledger
 from privypurse.plans import Plan
 from privypurse.plans import file as planfile
 from privypurse.runs.config import BuiltIn, RunConfig, Table
+from privypurse.runs.curves import curves, require_matplotlib
 from privypurse.runs.folder import RunFolder, check_free
-from privypurse.runs.measures import Measured, measured
-from privypurse.runs.metrics import facts_of, figures_by_name, metrics_of, spending_lines
+from privypurse.runs.measures import MEMBERS, SHOWN, Measured, measure
+from privypurse.runs.metrics import facts_of, figures_by_name, history, metrics_of, spending_lines
 from privypurse.runs.models import model_of, optimizer_of
 from privypurse.runs.objectives import losses_of
 from privypurse.runs.planning import plan_of
@@ -62,6 +64,8 @@ def train_by(
         ledger = Ledger.open(config.ledger)
     if ledger is not None:
         ledger.require_latest(settings.out)
+    if settings.plots:
+        require_matplotlib()
     device = device_of(settings.device)
     # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
     with unchanged(config.data.table) if isinstance(config.data, Table) else nullcontext():
@@ -97,10 +101,21 @@ def train_by(
     )
     if ledger is not None:
         add_ledger(folder, ledger, trained)
-    found = None if records.test is None else measured(model, records.test, records.target)
-    data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
-    add_results(folder, model, plan, trained, found, data=data, seeded=settings.seed is not None)
+    found = _add_all(folder, config, model, records, plan, trained)
     return Finished(plan, trained, found, settings.out)
+
+
+def _add_all(
+    folder: RunFolder, config: RunConfig, model: nn.Module, records: TrainTest, plan: Plan, trained: Trained
+) -> Measured | None:
+    """Write what training came to; gives how good the model is on others."""
+    settings, seeded = config.training, config.training.seed is not None
+    found = None if records.test is None else measure(model, records.test, records.target, records.measured)
+    data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
+    add_results(folder, model, plan, trained, found, data=data, seeded=seeded)
+    members = measure(model, records.train, records.target, MEMBERS) if settings.measure_members else None
+    add_measures(folder, found, members, history(trained), plots=settings.plots, seeded=seeded)
+    return found
 
 
 def _validation(records: TrainTest, every: int | None) -> Validation | None:
@@ -110,10 +125,10 @@ def _validation(records: TrainTest, every: int | None) -> Validation | None:
     others, target = records.test, records.target
 
     def on_others(model: nn.Module) -> dict[str, float]:
-        found = measured(model, others, target)
+        found = measure(model, others, target, records.measured)
         return {} if found is None else figures_by_name(found)
 
-    return Validation(on_others, every)
+    return Validation(on_others, every, records.measured)
 
 
 def add_ledger(folder: RunFolder, ledger: Ledger, trained: Trained) -> None:
@@ -140,6 +155,26 @@ def add_results(
     folder.add_json("metrics.json", metrics_of(facts, plan, trained, found, seeded))
     if trained.spending is not None:
         folder.add("spending.csv", spending_lines(trained.spending))
+
+
+def add_measures(
+    folder: RunFolder,
+    found: Measured | None,
+    members: Measured | None,
+    history: list[dict[str, Any]],
+    *,
+    plots: bool,
+    seeded: bool,
+) -> None:
+    """How good the model is, in files that say on whom. Those of public or released records are public."""
+    if found is not None:
+        shown = found.measured in SHOWN and not seeded
+        report = found.report() | ({"history": history} if history else {})
+        folder.add_json("test.json", report, public=shown)
+        if plots:
+            folder.add("curves.svg", curves(history, found), public=shown)
+    if members is not None:
+        folder.add_json("members.json", members.report())
 
 
 def add_model(folder: RunFolder, model: nn.Module, *, public: bool) -> None:

@@ -169,7 +169,7 @@ BAD = {
     ),
     "no others to validate on": (
         TABLE.replace('test = "others.csv"\n', "").replace("checkpoint_every = 5", "validate_every = 5"),
-        ["[training] validate_every needs test under [data]"],
+        ["[training] validate_every needs test or held_out under [data]"],
     ),
     "text for a number": (BUILT_IN.replace("steps = 10", 'steps = "10"'), ["[plan] steps is '10'", "whole number"]),
     "fraction of a step": (BUILT_IN.replace("steps = 10", "steps = 1.5"), ["steps is 1.5", "whole number"]),
@@ -256,6 +256,32 @@ BAD = {
     "words of a flag": (
         TABLE.replace("{ low = 17, high = 90 }", '{ true = ["y"], false = ["y"] }'),
         ["age", "none twice"],
+    ),
+    "test and held out": (
+        TABLE.replace("label =", "held_out = { share = 0.2 }\nlabel ="),
+        ["test beside held_out"],
+    ),
+    "held out without ids": (
+        TABLE.replace('test = "others.csv"', "held_out = { share = 0.2 }").replace('person = "id"\n', ""),
+        ["[data] held_out", 'person = "…"'],
+    ),
+    "share held out": (
+        TABLE.replace('test = "others.csv"', "held_out = { share = 20 }"),
+        ["[data] held_out", "share must be", "20"],
+    ),
+    "people held out are public": (
+        TABLE.replace('test = "others.csv"', 'held_out = { share = 0.2 }\nmeasured = "public"'),
+        ["measured is 'public'", "in a file of their own"],
+    ),
+    "charged by a file": (
+        TABLE.replace("label =", 'measured = "charged"\nlabel ='),
+        ["[data] measured", "questions"],
+    ),
+    "whose test": (TABLE.replace("label =", 'measured = "publik"\nlabel ='), ["'publik'", "did you mean 'public'"]),
+    "groups": (TABLE.replace("label =", 'groups = ["sex"]\nlabel ='), ["[data.groups]", "sex = ["]),
+    "plots of nothing": (
+        TABLE.replace('test = "others.csv"\n', "").replace("seed = 7", "plots = true"),
+        ["plots needs test or held_out"],
     ),
     "label as a feature": (TABLE.replace('sex = ["F"', 'income = ["F"'), ["'income'", "learned"]),
     "test on training": (TABLE.replace('"others.csv"', '"people.csv"'), ["test", "another file", "sensitive"]),

@@ -18,6 +18,7 @@ from privypurse import datasets
 from privypurse.errors import PrivyPurseWarning
 from privypurse.runs.config import BuiltIn, parse_config
 from privypurse.runs.folder import RunFolder
+from privypurse.runs.measures import WHOSE
 from privypurse.runs.metrics import spending_lines
 from privypurse.runs.planning import plan_of
 from privypurse.runs.records import Records, pixels, records_of
@@ -205,16 +206,18 @@ def test_a_run_leaves_model_plan_and_metrics():
     finished = train_by(parse_config(CONFIG))
     folder = Path("privypurse-run")
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("facts.json", "metrics.json", "model.pt", "plan.json", "public.json", "run.json")
+        *("facts.json", "metrics.json", "model.pt", "plan.json", "public.json", "run.json", "test.json")
     ]
     opened = RunFolder.open(folder)
     assert opened.command == "train"
     assert {name: file.public for name, file in opened.files.items()} == {
         **dict.fromkeys(("model.pt", "facts.json"), True),
-        **dict.fromkeys(("plan.json", "metrics.json"), False),
+        **dict.fromkeys(("plan.json", "metrics.json", "test.json"), False),
     }
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test"] == {
+        "measured": "people",
+        "about": WHOSE["people"],
         "records": 3,
         "accuracy": finished.score.accuracy,
         "loss": finished.score.loss,
@@ -230,7 +233,7 @@ def test_a_run_leaves_model_plan_and_metrics():
     assert [row["people"] for row in metrics["sensitive"]["levels"]] == [20, 20]
     assert all(row["certified"] <= row["epsilon"] for row in metrics["sensitive"]["levels"])
     public = json.dumps({key: value for key, value in metrics.items() if key != "sensitive"})
-    assert '"people"' not in public
+    assert '"people":' not in public
     assert '"certified"' not in public
     facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
     kept = ("noise_multiplier", "test", "about", "sensitive")  # this noise was solved from everybody's budgets
@@ -361,7 +364,8 @@ def test_a_model_is_tested_on_the_way(tmp_path):
     plain, asked = (torch.load(Path(out, "model.pt")) for out in ("plain", "asked"))
     assert all(torch.equal(plain[name], asked[name]) for name in plain)
     metrics = json.loads(Path("asked/metrics.json").read_text(encoding="utf-8"))
-    assert "not private" in metrics["history"]["data"]
+    assert metrics["history"]["measured"] == "people"
+    assert "internal" in metrics["history"]["about"]
     assert [line["step"] for line in metrics["history"]["steps"]] == [0, 2, 4, 5]
     last = metrics["history"]["steps"][-1]
     assert (last["accuracy"], last["loss"]) == (metrics["test"]["accuracy"], metrics["test"]["loss"])
@@ -419,4 +423,51 @@ def test_numbers_and_several_flags_are_learned_too(target, outputs):
     assert finished.score.records == 2
     assert finished.score.outputs.shape == (2, outputs)
     metrics = json.loads(Path("privypurse-run/metrics.json").read_text(encoding="utf-8"))
-    assert metrics["test"] == {"records": 2, "loss": finished.score.loss}
+    assert metrics["test"] == {
+        "measured": "people",
+        "about": WHOSE["people"],
+        "records": 2,
+        "loss": finished.score.loss,
+    }
+    figures = report("test.json")
+    assert "root_mean_squared_error" in figures if outputs == 1 else figures["labels"]["wild"]["records"] == 2
+
+
+def report(name):
+    return json.loads(Path("privypurse-run", name).read_text(encoding="utf-8"))
+
+
+def listed_as_public():
+    return {name for name, file in RunFolder.open("privypurse-run").files.items() if file.public}
+
+
+@pytest.mark.needs("plots")
+def test_how_good_a_model_is_stands_in_files_that_say_on_whom():
+    plots = ('device = "cpu"', 'device = "cpu"\nplots = true\nvalidate_every = 5\nmeasure_members = true')
+    finished = train_by(edited(plots, ("[budgets]", '[data.groups]\nkind = ["a"]\n[budgets]')))
+    found, members = report("test.json"), report("members.json")
+    assert found["measured"] == report("metrics.json")["test"]["measured"] == "people"
+    assert found["accuracy"] == finished.score.accuracy
+    assert np.sum(found["confusion"]) == 3
+    assert {name: each["records"] for name, each in found["groups"]["kind"].items()} == {"a": 2, "(other)": 1}
+    assert [one["step"] for one in found["history"]] == [0, 5]
+    svg = Path("privypurse-run/curves.svg").read_text(encoding="utf-8")
+    assert "ROC" in svg
+    assert "loss while it trains" in svg
+    assert (members["measured"], members["records"]) == ("members", 40)
+    assert listed_as_public() == {"model.pt", "facts.json"}
+
+
+def test_people_who_are_held_out_are_neither_planned_for_nor_trained_on():
+    held = 'held_out = { share = 0.4, seed = 3 }\nperson = "id"'
+    config = edited(('test = "others.parquet"', held))
+    records = records_of(config.data)
+    inside, outside = set(records.train.person), set(records.test.person)
+    assert inside | outside == {f"p{i}" for i in range(20)}
+    assert not inside & outside
+    assert (len(records.train), len(records.test)) == (2 * len(inside), 2 * len(outside))
+    finished = train_by(config)
+    assert (finished.plan.people, finished.plan.absent) == (len(inside), 0)
+    assert finished.score.records == 2 * len(outside)
+    assert report("test.json")["measured"] == "people"
+    assert "test.json" not in listed_as_public()
