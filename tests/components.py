@@ -19,6 +19,7 @@ import postgres_server
 _MODULES = {  # component: the module that only it brings
     "flower": "flwr",
     "images": "PIL",
+    "onnx": "onnxruntime",
     "plots": "matplotlib",
     "reproductions": "kymatio",
     "hf": "transformers",

@@ -25,6 +25,7 @@ from privypurse.version import __version__
 if TYPE_CHECKING:
     from privypurse import losses
     from privypurse.ledger.ledger import Ledger
+    from privypurse.runs.predictor import Predictor, load
     from privypurse.training.callbacks import Callback, Figures, LocalLog
     from privypurse.training.clip_norm import median_gradient_norm
     from privypurse.training.fix import fix
@@ -43,11 +44,13 @@ __getattr__, __dir__ = lazily(
         "Individual": "privypurse.training.individual.accounting",
         "Ledger": "privypurse.ledger.ledger",
         "LocalLog": "privypurse.training.callbacks",
+        "Predictor": "privypurse.runs.predictor",
         "Spending": "privypurse.training.individual.spending",
         "Trained": "privypurse.training.loop",
         "Validation": "privypurse.training.validation",
         "clipped_sum": "privypurse.training.gradients",
         "fix": "privypurse.training.fix",
+        "load": "privypurse.runs.predictor",
         "losses": "privypurse.losses",
         "make_private": "privypurse.training.make_private",
         "median_gradient_norm": "privypurse.training.clip_norm",
@@ -71,6 +74,7 @@ __all__ = [
     "LocalLog",
     "Plan",
     "PlanExhausted",
+    "Predictor",
     "PrivyPurseError",
     "PrivyPurseWarning",
     "Promise",
@@ -86,6 +90,7 @@ __all__ = [
     "compare",
     "federated",
     "fix",
+    "load",
     "losses",
     "make_private",
     "median_gradient_norm",

@@ -29,7 +29,13 @@ def programs(text: str) -> list[str]:
     return found
 
 
-COMPONENTS = {"transformers": "hf", "peft": "peft", "lightning": "lightning", "sklearn": "sklearn"}
+COMPONENTS = {
+    "transformers": "hf",
+    "peft": "peft",
+    "lightning": "lightning",
+    "onnxruntime": "onnx",
+    "sklearn": "sklearn",
+}
 
 
 def needed(program: str) -> list[pytest.MarkDecorator]:

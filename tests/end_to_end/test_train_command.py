@@ -47,7 +47,7 @@ def score_of(folder, some):
 
 @pytest.mark.slow
 def test_the_example_trains_as_it_stands_but_for_its_size(capsys):
-    assert cli.main(["train", "--example"]) == 0
+    assert cli.main(["init"]) == 0
     example = capsys.readouterr().out
     text = example.replace("steps = 1000", "steps = 60").replace('"pld"', '"rdp"')
     assert text != example
@@ -202,7 +202,7 @@ def test_ctrl_c_without_a_checkpoint_says_that_nothing_was_kept(capsys, monkeypa
 
 def test_a_wrong_file_is_one_line_that_says_what_to_do(capsys):
     assert cli.main(["train", "nothing.toml"]) == 2
-    assert "--example" in capsys.readouterr().err
+    assert "privypurse init" in capsys.readouterr().err
     Path("wrong.toml").write_text('[data]\nname = "adult"\n[bugdets]\n', encoding="utf-8")
     assert cli.main(["train", "wrong.toml"]) == 2
     out, err = capsys.readouterr()
@@ -226,7 +226,7 @@ def test_without_the_extra_the_error_says_what_to_install(missing):
 
 @pytest.mark.slow
 def test_what_needs_no_training_needs_no_torch():
-    for arguments in (["train", "--help"], ["train", "--example"], ["demo", "--help"]):
+    for arguments in (["train", "--help"], ["init"], ["demo", "--help"]):
         done = call(*arguments, before="sys.modules['torch'] = None")
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -239,7 +239,7 @@ def test_help_teaches(capsys):
         "[data]",
         "[budgets]",
         "simulate",
-        "--example",
+        "privypurse init",
         "EXECUTES ITS CODE",
         "never estimated from the rows",
     ):

@@ -88,4 +88,4 @@ def test_it_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("id,epsilon\nA,1\nB,2\nC,3\n", encoding="utf-8")
     table = [bin / "privypurse", "plan", "people.csv", "--epsilon", "epsilon", "--person", "id"]
     assert "presence" in run(*table, "--steps", "20", "--batch-size", "1", "--noise-multiplier", "4", where=tmp_path)
-    assert "[data]" in run(bin / "privypurse", "train", "--example", where=tmp_path)
+    assert "[data]" in run(bin / "privypurse", "init", where=tmp_path)

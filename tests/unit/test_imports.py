@@ -89,7 +89,7 @@ def complaints(module, imported):
         wrong |= {x for x in ours if inside(x, "privypurse.cli")}
         # Whoever imports the root imports everything: that is for users, and the command line is one.
         wrong |= ours & {"privypurse"}
-    if part not in ("privypurse.cli", "privypurse.runs"):
+    if part not in ("privypurse", "privypurse.cli", "privypurse.runs"):
         wrong |= {x for x in ours if inside(x, "privypurse.runs")}  # a whole run stands above everything it uses
     if part in {f"privypurse.{name}" for name in _LIGHT}:
         wrong |= {x for x in imported if x.split(".")[0] in HEAVY}

@@ -1,6 +1,7 @@
 """Tables of people out of CSV and Parquet files and data frames; errors name file, column and row."""
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from privypurse._validate import float_vector
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 
+_BLOCK_ROWS, _BLOCK_BYTES = 1 << 16, 1 << 20
 _WRITTEN_AS_FLOAT = r"^\s*[0-9]+\.0+\s*$"
 
 
@@ -91,12 +93,55 @@ def _read(path: Path, columns: list[str] | None = None) -> Any:
     return table
 
 
+def column_names(path: Path) -> list[str]:
+    """The names of a file's columns, each once."""
+    names = _names(path)
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInput(f"{path} has {names.count(name)} columns called {name!r}; rename one")
+    return names
+
+
+def stated_types(path: Path) -> dict[str, Any] | None:
+    """The Arrow type that a Parquet file states for each column, without looking at a row; None of a CSV file."""
+    if _is_csv(path):
+        return None
+    with _readable(path, "is it what its ending says?"):
+        schema = pyarrow.parquet.read_schema(path)
+    return dict(zip(schema.names, schema.types, strict=True))
+
+
+def blocks(path: Path, columns: Sequence[str], rows: int = _BLOCK_ROWS) -> Iterator[dict[str, Any]]:
+    """These columns of a file as Arrow arrays, so many rows at a time at most; cells of a CSV file as text."""
+    with _readable(path, "give every row all its cells, in UTF-8"):
+        if not _is_csv(path):
+            batches = pyarrow.parquet.ParquetFile(path).iter_batches(rows, columns=list(columns))
+        else:
+            convert = pyarrow.csv.ConvertOptions(
+                include_columns=columns, column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=False
+            )
+            parse = pyarrow.csv.ParseOptions(ignore_empty_lines=False, newlines_in_values=True)
+            # One thread: only then does an error know the number of its row.
+            read = pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
+            batches = pyarrow.csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+        for batch in batches:
+            for begin in range(0, batch.num_rows, rows):
+                yield {name: batch.column(name).slice(begin, rows) for name in columns}
+
+
 @contextmanager
 def _readable(path: Path, hint: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}; {hint}") from None
+        raise InvalidInput(f"{path} cannot be read: {_without_cells(error)}; {hint}") from None
+
+
+def _without_cells(error: Exception) -> str:
+    """What is wrong with a file, without the row that Arrow quotes there."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return re.sub(r"(, got \d+): .*|(invalid value) '.*", r"\1\2", str(error), flags=re.DOTALL)
 
 
 class Columns(ABC):

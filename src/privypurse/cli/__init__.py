@@ -1,4 +1,4 @@
-"""The command line: privypurse compare · plan · train · query · ledger · receipt · federate · demo."""
+"""The commands of privypurse: from init · compare · plan · train to predict and export, query, ledger, demo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 
 import privypurse as pp
 from privypurse import _totals
-from privypurse.cli import compare, demo, federate, ledger, plan, query, receipt, train
+from privypurse.cli import compare, demo, export, federate, init, ledger, plan, predict, query, receipt, train
 from privypurse.cli.showing import as_it_is
 
 
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"privypurse {pp.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (compare, plan, train, query, ledger, receipt, federate, demo):
+    for module in (init, compare, plan, train, predict, export, query, ledger, receipt, federate, demo):
         command = commands.add_parser(
             module.__name__.rpartition(".")[2],
             help=module.SHORT,

@@ -70,6 +70,12 @@ def need(command: str, *modules: str, extra: str = "training") -> None:
             raise PrivyPurseError(f"privypurse {command} needs {name}: pip install 'privypurse[{extra}]'") from None
 
 
+def add_trust_option(command: argparse.ArgumentParser) -> None:
+    """For commands that put a run's model together again."""
+    said = "the run's network is of your own (module:callable): import and call it, which EXECUTES ITS CODE"
+    command.add_argument("--trust-code", action="store_true", help=said)
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Say which file cannot be written, where one cannot."""

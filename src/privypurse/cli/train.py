@@ -29,11 +29,12 @@ Makes the plan (or takes one) and trains by it: Poisson subsampling at each pers
 clipped to each person's own norm, fresh cryptographic noise. Accuracy is measured on records that take no part in
 training; what is printed about the people in training is sensitive.
 
-Everything goes into one folder. public.json lists what may be shown to others: model.pt and facts.json, the constants
-of training and what was promised. Internal, as safe to keep as the data: plan.json, metrics.json, with [individual]
-spending.csv (what each person really spent), and run.json, which lists all files with their checksums. test.json and
-curves.svg (AUC, confusions, calibration, errors by group) are internal too, unless measured under [data] says that
-the test's records are public or were released before.
+Everything goes into one folder. public.json lists what may be shown to others: the model (model.pt, model.json), how
+a table goes in (encoder.json), and facts.json, the constants of training and what was promised. Internal, as safe to
+keep as the data: config.toml, plan.json, metrics.json, with [individual] spending.csv (what each person really
+spent), and run.json, which lists all files with their checksums. test.json and curves.svg (AUC, confusions,
+calibration, errors by group) are internal too, unless measured under [data] says that the test's records are public
+or were released before.
 
 Ctrl-C ends a run between two steps. With [training] checkpoint, the folder that a run is kept in, the same command
 goes on from there, and every step that was taken stays counted. Without it nothing is kept.
@@ -53,8 +54,9 @@ about people that no budget pays for.
 only configuration files that you trust.
 
 to begin:
-  privypurse train --example > config.toml
+  privypurse init people.csv -o config.toml     # without a table: an example that runs as it stands
   privypurse train config.toml
+  privypurse predict privypurse-run new.csv -o answers.csv
 
 the example:
 
@@ -62,16 +64,11 @@ the example:
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    which = command.add_mutually_exclusive_group(required=True)
-    which.add_argument("config", nargs="?", metavar="config.toml", help="what to train, on what, for whom")
-    which.add_argument("--example", action="store_true", help="print a configuration that runs as it stands")
+    command.add_argument("config", metavar="config.toml", help="what to train, on what, for whom")
     add_ledger_options(command)
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    if options.example:
-        print(example(), end="")
-        return
     config = read_config(options.config)
     need("train")
     from privypurse.runs.training_run import train_by

@@ -20,6 +20,7 @@ from privypurse.errors import InvalidInput
 from privypurse.plans import stop_rules
 from privypurse.plans.stop_rules import Stop
 from privypurse.runs import column_sections
+from privypurse.runs.blanks import require_filled_in
 from privypurse.runs.held_out import HeldOut
 from privypurse.runs.sections import By, read, unknown, value
 from privypurse.training.callbacks import OTHERS
@@ -247,13 +248,15 @@ class RunConfig:
     individual: Followed | None = None
     ledger: str | None = None
     """The address of the ledger whose people are charged."""
+    text: str = field(default="", repr=False, compare=False)
+    """The file that it was read from, to be kept with the run."""
 
 
 def read_config(path: str | Path) -> RunConfig:
     """The run that a TOML file describes; anything it cannot mean is an `InvalidInput` that says how to mend it."""
     path = Path(path)
     if not path.is_file():
-        raise InvalidInput(f"{path} is no file; `privypurse train --example > {path.name}` writes one to start from")
+        raise InvalidInput(f"{path} is no file; `privypurse init -o {path.name}` writes one to start from")
     try:
         return parse_config(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
@@ -268,14 +271,15 @@ def parse_config(text: str) -> RunConfig:
         whole = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"this is no TOML: {error}") from None
-    sections = list(RunConfig.__dataclass_fields__)
+    require_filled_in(text)
+    sections = [name for name in RunConfig.__dataclass_fields__ if name != "text"]
     for name in whole:
         if name not in sections:
             raise unknown("there is no section", name, sections)
     plan_is_a_file = isinstance(whole.get("plan"), str)
     for name in _NEEDED if plan_is_a_file else (*_NEEDED, "budgets"):
         if name not in whole:
-            raise InvalidInput(f"section [{name}] is missing; `privypurse train --example` shows one")
+            raise InvalidInput(f"section [{name}] is missing; `privypurse init` shows one")
     data = _data(whole["data"])
     plan = Path(whole["plan"]) if plan_is_a_file else read(NewPlan, whole["plan"], "[plan]")
     training = read(Training, whole.get("training", {}), "[training]")
@@ -295,6 +299,7 @@ def parse_config(text: str) -> RunConfig:
         training=training,
         individual=read(Followed, whole["individual"], "[individual]") if "individual" in whole else None,
         ledger=value(str, whole["ledger"], "ledger") if "ledger" in whole else None,
+        text=text,
     )
 
 

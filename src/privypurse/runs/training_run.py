@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from torch import nn
 
 from privypurse.accounting import Progress
 from privypurse.budgets.tables import unchanged
+from privypurse.datasets.census import ADULT_ENCODING
+from privypurse.datasets.encoder import Encoder
 from privypurse.ledger.ledger import Ledger
 from privypurse.plans import Plan
 from privypurse.plans import file as planfile
@@ -24,6 +27,7 @@ from privypurse.runs.metrics import facts_of, figures_by_name, history, metrics_
 from privypurse.runs.models import model_of, optimizer_of
 from privypurse.runs.objectives import losses_of
 from privypurse.runs.planning import plan_of
+from privypurse.runs.predictor import PARAMETERS, add_network
 from privypurse.runs.records import TrainTest, records_of
 from privypurse.training.devices import device_of
 from privypurse.training.evaluation import Score
@@ -79,6 +83,7 @@ def train_by(
     plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
     planned(plan)
     folder = RunFolder.begin(settings.out, "train")
+    folder.add("config.toml", _without_password(config.text))
     folder.add("plan.json", planfile.dumps(plan))  # now: a run that is broken off has spent something by it
     trained = train(
         model,
@@ -112,10 +117,25 @@ def _add_all(
     settings, seeded = config.training, config.training.seed is not None
     found = None if records.test is None else measure(model, records.test, records.target, records.measured)
     data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
+    _add_network(folder, config, records)
     add_results(folder, model, plan, trained, found, data=data, seeded=seeded)
     members = measure(model, records.train, records.target, MEMBERS) if settings.measure_members else None
     add_measures(folder, found, members, history(trained), plots=settings.plots, seeded=seeded)
     return found
+
+
+def _add_network(folder: RunFolder, config: RunConfig, records: TrainTest) -> None:
+    """Which network it is, and what turns a table into its inputs, where those are no images."""
+    encoder = config.data.encoder if isinstance(config.data, Table) else None
+    if isinstance(config.data, BuiltIn) and config.data.name == "adult":
+        encoder = Encoder(ADULT_ENCODING, records.target)
+    public = config.training.seed is None
+    add_network(folder, config.model, records.shape, records.outputs, encoder, public=public)
+
+
+def _without_password(text: str) -> str:
+    """A configuration whose ledger's address, if there is a password in it, is left out."""
+    return re.sub(r"(?m)^\s*ledger\s*=.*:[^/\n]*@.*$", "# ledger: its address held a password", text)
 
 
 def _validation(records: TrainTest, every: int | None) -> Validation | None:
@@ -180,4 +200,4 @@ def add_measures(
 def add_model(folder: RunFolder, model: nn.Module, *, public: bool) -> None:
     """Its state_dict, on the CPU."""
     state = {name: value.detach().cpu() for name, value in model.state_dict().items()}
-    folder.add("model.pt", lambda file: torch.save(state, file), public=public)
+    folder.add(PARAMETERS, lambda file: torch.save(state, file), public=public)

@@ -151,7 +151,7 @@ WHY = "no budget pays for"
 BAD = {
     "no TOML": (BUILT_IN + "= 3", ["no TOML", "line 14"]),
     "unknown section": (BUILT_IN.replace("[optimizer]", "[optimiser]"), ["'optimiser'", "did you mean 'optimizer'"]),
-    "missing section": (BUILT_IN.replace('[model]\nkind = "mlp"\n', ""), ["[model] is missing", "--example"]),
+    "missing section": (BUILT_IN.replace('[model]\nkind = "mlp"\n', ""), ["[model] is missing", "privypurse init"]),
     "missing budgets": (
         "\n".join(line for line in BUILT_IN.splitlines() if "budgets" not in line and "simulate" not in line),
         ["[budgets] is missing"],
@@ -358,7 +358,7 @@ def test_what_a_file_cannot_mean_is_named(case):
 
 
 def test_errors_of_a_file_name_it(tmp_path):
-    with pytest.raises(pp.InvalidInput, match=r"nothing.toml is no file.*--example"):
+    with pytest.raises(pp.InvalidInput, match=r"nothing.toml is no file.*privypurse init -o nothing.toml"):
         config.read_config(tmp_path / "nothing.toml")
     path = tmp_path / "mine.toml"
     path.write_text(BUILT_IN.replace("steps", "stepps"), encoding="utf-8")

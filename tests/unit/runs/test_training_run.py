@@ -5,6 +5,7 @@ import io
 import json
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from privypurse.runs.measures import WHOSE
 from privypurse.runs.metrics import spending_lines
 from privypurse.runs.planning import plan_of
 from privypurse.runs.records import Records, pixels, records_of
-from privypurse.runs.training_run import train_by
+from privypurse.runs.training_run import _without_password, train_by
 from privypurse.training.evaluation import score
 from privypurse.training.individual.spending import Spending
 
@@ -206,13 +207,14 @@ def test_a_run_leaves_model_plan_and_metrics():
     finished = train_by(parse_config(CONFIG))
     folder = Path("privypurse-run")
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("facts.json", "metrics.json", "model.pt", "plan.json", "public.json", "run.json", "test.json")
+        *("config.toml", "encoder.json", "facts.json", "metrics.json", "model.json", "model.pt", "plan.json"),
+        *("public.json", "run.json", "test.json"),
     ]
     opened = RunFolder.open(folder)
     assert opened.command == "train"
     assert {name: file.public for name, file in opened.files.items()} == {
-        **dict.fromkeys(("model.pt", "facts.json"), True),
-        **dict.fromkeys(("plan.json", "metrics.json", "test.json"), False),
+        **dict.fromkeys(("model.pt", "model.json", "encoder.json", "facts.json"), True),
+        **dict.fromkeys(("config.toml", "plan.json", "metrics.json", "test.json"), False),
     }
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test"] == {
@@ -228,6 +230,11 @@ def test_a_run_leaves_model_plan_and_metrics():
     hidden = np.maximum(others @ state["1.weight"].T + state["1.bias"], 0)
     out = hidden @ state["3.weight"].T + state["3.bias"]
     assert metrics["test"]["accuracy"] == pytest.approx((out.argmax(1) == [1, 0, 0]).mean())
+    loaded = pp.load(folder)
+    shares = np.exp(out) / np.exp(out).sum(1, keepdims=True)
+    assert loaded.predict_proba(pq.read_table("others.parquet")) == pytest.approx(shares, abs=1e-5)
+    assert loaded.predict(pq.read_table("others.parquet")).tolist() == [("no", "yes")[k] for k in out.argmax(1)]
+    assert (folder / "config.toml").read_text(encoding="utf-8") == CONFIG
     assert set(metrics["sensitive"]) == {"about", "absent", "levels", "seconds"}
     assert "keep them as safe as the data" in metrics["sensitive"]["about"]
     assert [row["people"] for row in metrics["sensitive"]["levels"]] == [20, 20]
@@ -241,6 +248,23 @@ def test_a_run_leaves_model_plan_and_metrics():
     for name in ("plan.json", "metrics.json", "run.json"):
         assert (folder / name).stat().st_mode & 0o077 == 0  # only its owner may read it
     pp.Plan.load(folder / "plan.json").check(pp.Budgets.read("people.csv"))
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("sqlite:///purses.db", True),
+        ("postgresql://me@host/purses", True),
+        ("postgresql://me:hunter2@host/purses", False),
+        ("postgresql://me:hunter2@host:5432/purses?x=1", False),
+    ],
+)
+def test_the_password_of_a_ledger_is_not_kept_with_a_run(address, kept):
+    text = f'ledger = "{address}"\n{CONFIG}'
+    found = _without_password(text)
+    assert (found == text) is kept
+    assert "hunter2" not in found
+    assert parse_config(found) == replace(parse_config(text), ledger=address if kept else None)
 
 
 def test_noise_that_was_fixed_beforehand_is_a_public_fact():
@@ -288,7 +312,10 @@ def test_runs_differ_unless_they_are_seeded_and_then_they_say_so():
     public = {
         out: [name for name, file in RunFolder.open(out).files.items() if file.public] for out in ("one", "three")
     }
-    assert public == {"one": ["model.pt", "facts.json"], "three": []}  # who knows the seed can take the noise off
+    assert public == {
+        "one": ["model.json", "encoder.json", "model.pt", "facts.json"],
+        "three": [],
+    }  # who knows the seed can take the noise off
 
 
 def text_in(value):

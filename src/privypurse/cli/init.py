@@ -1,0 +1,83 @@
+"""privypurse init: a configuration to train by."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from privypurse._storage import replace_text
+from privypurse.cli.arguments import writing
+from privypurse.cli.showing import say
+from privypurse.errors import InvalidInput
+from privypurse.runs.blanks import BLANK
+from privypurse.runs.config import example
+from privypurse.runs.data_dictionary import read_dictionary
+from privypurse.runs.new_config import Roles, new_config
+
+SHORT = "write a configuration to train by, from the names of a table's columns"
+LONG = f"""\
+Write a configuration for `privypurse train`, to be filled in.
+
+It is made from the names of the table's columns alone: the first line of a CSV file, and what a Parquet file states
+about kinds. No cell is looked at, since ranges and categories that are taken from rows tell about the people in them,
+and no budget pays for that. What nobody knows yet says "{BLANK}"; comments say what belongs there, and `privypurse
+train` names each line that is left.
+
+--dictionary FILE fills in what is known publicly. As CSV, with the first line column,kind,low,high,categories (log
+and form too; others are passed over), and | between categories:
+
+  column,kind,low,high,categories,description
+  age,number,17,90,,in years
+  job,category,,,clerk|farmer|teacher,as on the form
+  joined,date,2015-01-01,2025-12-31,,
+  member,flag,,,,
+  notes,none,,,,left out
+
+As TOML, the lines of [data.features]: age = {{ low = 17, high = 90 }}, job = ["clerk", "farmer"], member = "flag".
+
+Without a table it prints an example that runs as it stands, on the census data inside the package.
+
+examples:
+  privypurse init people.csv -o config.toml
+  privypurse init people.csv --dictionary columns.csv --label left --person customer_id -o config.toml
+  privypurse init > example.toml"""
+
+_ROLES = {
+    "label": "the column that is to be learned",
+    "person": "the column of ids: whose each row is",
+    "epsilon": "the column of everyone's own ε",
+    "level": "the column of choices, instead of --epsilon",
+}
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("table", nargs="?", type=Path, help="a .csv or .parquet file; only its names are read")
+    command.add_argument("--dictionary", metavar="FILE", type=Path, help="what is known about columns, .csv or .toml")
+    for name, said in _ROLES.items():
+        command.add_argument(f"--{name}", metavar="COLUMN", help=said)
+    command.add_argument("-o", "--out", metavar="FILE", type=Path, help="a new file (default: print it)")
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    given = {name: getattr(options, name) for name in _ROLES}
+    if options.table is None:
+        for name, value in {"dictionary": options.dictionary, **given}.items():
+            if value is not None:
+                raise InvalidInput(f"--{name} {value} goes with a table; name it: privypurse init people.csv …")
+        text = example()
+    else:
+        if options.epsilon is not None and options.level is not None:
+            raise InvalidInput(f"--epsilon {options.epsilon} beside --level {options.level}; keep one")
+        dictionary = {} if options.dictionary is None else read_dictionary(options.dictionary)
+        text = new_config(options.table, dictionary, Roles(**given))
+    if options.out is None:
+        print(text, end="")
+        return
+    if options.out.exists():
+        raise InvalidInput(f"--out {options.out} exists; name another file, or remove it")
+    with writing(options.out):
+        replace_text(options.out, text)
+    left = text.count(f'"{BLANK}"') - 1 if options.table is not None else 0
+    say(console, f"written to {options.out}" + (f"; {left} places to fill in" if left else ""))
