@@ -163,7 +163,7 @@ def test_every_name_of_the_library_exists(page: Path) -> None:
 
 
 COMMANDS = {
-    r"privypurse (?:compare|plan|train|query|ledger|receipt|federate|demo)": "src/privypurse/cli",
+    r"privypurse (?:init|compare|plan|train|predict|export|query|ledger|receipt|federate|demo)": "src/privypurse/cli",
     r"python -m reproductions": "reproductions",
     r"python -m benchmarks": "benchmarks",
 }

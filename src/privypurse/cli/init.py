@@ -44,19 +44,16 @@ examples:
   privypurse init people.csv --dictionary columns.csv --label left --person customer_id -o config.toml
   privypurse init > example.toml"""
 
-_ROLES = {
-    "label": "the column that is to be learned",
-    "person": "the column of ids: whose each row is",
-    "epsilon": "the column of everyone's own ε",
-    "level": "the column of choices, instead of --epsilon",
-}
+_ROLES = ("label", "person", "epsilon", "level")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("table", nargs="?", type=Path, help="a .csv or .parquet file; only its names are read")
     command.add_argument("--dictionary", metavar="FILE", type=Path, help="what is known about columns, .csv or .toml")
-    for name, said in _ROLES.items():
-        command.add_argument(f"--{name}", metavar="COLUMN", help=said)
+    command.add_argument("--label", metavar="COLUMN", help="the column that is to be learned")
+    command.add_argument("--person", metavar="COLUMN", help="the column of ids: whose each row is")
+    command.add_argument("--epsilon", metavar="COLUMN", help="the column of everyone's own ε")
+    command.add_argument("--level", metavar="COLUMN", help="the column of choices, instead of --epsilon")
     command.add_argument("-o", "--out", metavar="FILE", type=Path, help="a new file (default: print it)")
 
 
