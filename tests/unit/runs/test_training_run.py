@@ -482,7 +482,7 @@ def test_how_good_a_model_is_stands_in_files_that_say_on_whom():
     assert "ROC" in svg
     assert "loss while it trains" in svg
     assert (members["measured"], members["records"]) == ("members", 40)
-    assert listed_as_public() == {"model.pt", "facts.json"}
+    assert listed_as_public() == {"model.pt", "model.json", "encoder.json", "facts.json"}
 
 
 def test_people_who_are_held_out_are_neither_planned_for_nor_trained_on():
