@@ -287,6 +287,12 @@ def parse_config(text: str) -> RunConfig:
         raise InvalidInput(
             "[training] validate_every needs test or held_out under [data]: records that take no part in training"
         )
+    plateau = isinstance(plan, NewPlan) and isinstance(plan.stop, stop_rules.StopAtPlateau)
+    if plateau and isinstance(data, Table) and data.classes is None:
+        raise InvalidInput(
+            '[plan] stop with kind "plateau" asks how often the model is right, which needs classes under [data]; '
+            'take kind "few", or leave it out'
+        )
     if training.plots and isinstance(data, Table) and data.test is None and data.held_out is None:
         raise InvalidInput("[training] plots needs test or held_out under [data]: it draws figures of the test")
     data, budgets = _agreed(data, read(Grants, whole["budgets"], "[budgets]") if "budgets" in whole else None)

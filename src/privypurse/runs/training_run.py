@@ -22,6 +22,7 @@ from privypurse.plans import file as planfile
 from privypurse.runs.config import BuiltIn, RunConfig, Table
 from privypurse.runs.curves import curves, require_matplotlib
 from privypurse.runs.folder import RunFolder, check_free
+from privypurse.runs.gaps import gaps
 from privypurse.runs.measures import MEMBERS, SHOWN, Measured, measure
 from privypurse.runs.metrics import facts_of, figures_by_name, history, metrics_of, spending_lines
 from privypurse.runs.models import model_of, optimizer_of
@@ -119,6 +120,8 @@ def _add_all(
     data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
     _add_network(folder, config, records)
     add_results(folder, model, plan, trained, found, data=data, seeded=seeded)
+    if isinstance(config.data, Table):
+        folder.add_json("gaps.json", gaps(records.train, config.data.encoder))
     members = measure(model, records.train, records.target, MEMBERS) if settings.measure_members else None
     add_measures(folder, found, members, history(trained), plots=settings.plots, seeded=seeded)
     return found

@@ -279,6 +279,12 @@ BAD = {
     ),
     "whose test": (TABLE.replace("label =", 'measured = "publik"\nlabel ='), ["'publik'", "did you mean 'public'"]),
     "groups": (TABLE.replace("label =", 'groups = ["sex"]\nlabel ='), ["[data.groups]", "sex = ["]),
+    "plateau of a number": (
+        TABLE.replace('classes = ["low", "high"]', "range = { low = 0, high = 1 }").replace(
+            "clip_norm = 2", 'extra_steps = 4\nstop = { kind = "plateau", noise = 30, most = 4 }'
+        ),
+        ['[plan] stop with kind "plateau"', "needs classes"],
+    ),
     "plots of nothing": (
         TABLE.replace('test = "others.csv"\n', "").replace("seed = 7", "plots = true"),
         ["plots needs test or held_out"],

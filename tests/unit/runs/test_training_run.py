@@ -207,14 +207,23 @@ def test_a_run_leaves_model_plan_and_metrics():
     finished = train_by(parse_config(CONFIG))
     folder = Path("privypurse-run")
     assert sorted(path.name for path in folder.iterdir()) == [
-        *("config.toml", "encoder.json", "facts.json", "metrics.json", "model.json", "model.pt", "plan.json"),
+        *(
+            "config.toml",
+            "encoder.json",
+            "facts.json",
+            "gaps.json",
+            "metrics.json",
+            "model.json",
+            "model.pt",
+            "plan.json",
+        ),
         *("public.json", "run.json", "test.json"),
     ]
     opened = RunFolder.open(folder)
     assert opened.command == "train"
     assert {name: file.public for name, file in opened.files.items()} == {
         **dict.fromkeys(("model.pt", "model.json", "encoder.json", "facts.json"), True),
-        **dict.fromkeys(("config.toml", "plan.json", "metrics.json", "test.json"), False),
+        **dict.fromkeys(("config.toml", "plan.json", "metrics.json", "gaps.json", "test.json"), False),
     }
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test"] == {
@@ -423,6 +432,14 @@ def test_no_cell_decides_whether_a_run_takes_place(change):
     """A cell that is not what the file lists is missing or other: an error would tell of a row."""
     finished = train_by(edited(change))
     assert finished.trained.steps == 5
+    gaps = report("gaps.json")
+    said = (gaps["columns"]["age"]["missing"], *gaps["columns"]["kind"].values(), gaps["without_target"])
+    assert (
+        said
+        == {"maybe": (0, 0, 0, 14), '"c"': (0, 0, 20, 0), "2020": (40, 0, 0, 0), "low = 0": (0, 40, 0)}[
+            next(word for word in ("maybe", '"c"', "2020", "low = 0") if word in change[1])
+        ]
+    )
     assert finished.score.records == (2 if "maybe" in change[1] else 3)  # others without a target say nothing
 
 
@@ -456,6 +473,8 @@ def test_numbers_and_several_flags_are_learned_too(target, outputs):
         "records": 2,
         "loss": finished.score.loss,
     }
+    gaps = {"columns": {"kind": {"missing": 0, "other": 0}}, "without_target": 0, "records": 40}
+    assert {key: each for key, each in report("gaps.json").items() if key != "about"} == gaps
     figures = report("test.json")
     assert "root_mean_squared_error" in figures if outputs == 1 else figures["labels"]["wild"]["records"] == 2
 
