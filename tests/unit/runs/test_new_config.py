@@ -91,6 +91,22 @@ def test_filled_in_it_is_a_configuration(capsys):
     assert config.budgets.levels == {"strict": 1.0, "relaxed": 3.0}
 
 
+def test_what_it_offers_in_comments_is_taken_too(capsys):
+    """Each line that is commented out, one at a time."""
+    text = filled(done(capsys, "init people.csv"))
+    offered = re.findall(r"(?m)^# ([a-z_]+ = .*?)(?:  #.*)?$", text)
+    assert {line.split(" = ")[0] for line in offered} >= {"ledger", "held_out", "test", "missing", "at_most", "seed"}
+    for line in offered:
+        more = "held_out = { share = 0.2 }\n" if line.startswith("plots") else ""
+        needs = '\ntest = "others.csv"' if line.startswith("measured") else ""
+        if line.startswith(
+            ("region", "range", "level")
+        ):  # of a section that is commented out too, or instead of another
+            continue
+        parse_config(text.replace(f"# {line}", f"{line}{needs}").replace("[data]\n", f"[data]\n{more}"))
+    parse_config(text.replace("# [data.groups]", "[data.groups]").replace("# region", "region"))
+
+
 def test_a_dictionary_and_options_leave_one_blank(capsys):
     said = done(capsys, "init people.csv --dictionary columns.csv --label left -o config.toml")
     assert said == "written to config.toml; 1 places to fill in\n"
