@@ -9,6 +9,7 @@ divergences are jointly convex). So Python's, NumPy's and torch's own generators
 from __future__ import annotations
 
 import hashlib
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -116,10 +117,16 @@ def keyed_apart(generators: list[Any], key: bytes) -> Iterator[None]:
 
 
 def made_with(key: bytes, make: Callable[[], Made], device: torch.device | None = None) -> tuple[Made, bool]:
-    """What ``make`` gives with numbers of this key, and whether it drew any from torch's generators."""
+    """What ``make`` gives with numbers of this key, and whether it drew any."""
     with keyed(key, device):
-        before = states(device)
-        return make(), not all(map(torch.equal, before, states(device)))
+        before = _all_states(device)
+        return make(), before != _all_states(device)
+
+
+def _all_states(device: torch.device | None) -> list[bytes]:
+    """Of torch's, Python's and NumPy's generators, to compare."""
+    found = map(state_of, _global(device))
+    return [state.numpy().tobytes() if isinstance(state, Tensor) else pickle.dumps(state) for state in found]
 
 
 def own_generators(thing: Any, deepest: int = 4) -> list[Any]:

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
-from privypurse.training.isolation.replaced_records import NO_BOUND, detached, first_rows, halves, with_others
+from privypurse.training.isolation.replaced_records import (
+    NO_BOUND,
+    detached,
+    first_rows,
+    halves,
+    other_places,
+    reordered,
+    with_others,
+)
 from privypurse.training.model_inputs import arguments
 from privypurse.training.step_randomness import made_with
 
@@ -27,11 +35,11 @@ _MIXES = (
 def require_own_losses(
     loss_fn: Loss, output: Any, y: Any, records: int, *, complaint: str = _MIXES, tolerance: float = 0.0
 ) -> None:
-    """Raise if a record's loss changes when others stand beside it, or nobody does.
+    """Raise if a record's loss changes when others stand beside it, or nobody does, or it stands elsewhere.
 
     Every record is asked: half of them are kept among copies of themselves, then the other half. Whatever is drawn is
-    the same each time, since shapes are; by itself a record is asked where nothing is drawn. ``tolerance`` is a
-    difference that does not count, beside that of rounding.
+    the same each time, since shapes are; by itself, and at another place, a record is asked where nothing is drawn.
+    ``tolerance`` is a difference that does not count, beside that of rounding.
     """
     if records < 2:
         return
@@ -43,12 +51,13 @@ def require_own_losses(
 
     device = next((leaf.device for leaf in tree_leaves(given) if isinstance(leaf, Tensor)), None)
     whole, draws = asked(given)
-    others = [(kept, asked(with_others(given, kept, records))[0]) for kept in halves(records)]
+    pairs = [(kept, kept, asked(with_others(given, kept, records))[0]) for kept in halves(records)]
     if not draws:
-        others.append((torch.arange(1), asked(first_rows(given, 1, records))[0]))
-    for rows, other in others:
-        index = rows.to(whole.device)
-        mine, now = whole[index].double(), other[index].double()
+        alone, order, all_places = torch.arange(1), other_places(records), torch.arange(records)
+        pairs.append((alone, alone, asked(first_rows(given, 1, records))[0]))
+        pairs.append((order, all_places, asked(reordered(given, order, records))[0]))
+    for rows, there, other in pairs:
+        mine, now = whole[rows.to(whole.device)].double(), other[there.to(whole.device)].double()
         bits = max(tolerance, min(1000 * max(_rounding(whole), _rounding(other)), 0.05))
         if not torch.allclose(now, mine, rtol=bits, atol=bits, equal_nan=True):
             raise InvalidInput(complaint)

@@ -26,6 +26,8 @@ from privypurse.training.isolation.replaced_records import (
     counts_records,
     first_rows,
     halves,
+    other_places,
+    reordered,
     turned_round,
     with_others,
 )
@@ -63,8 +65,9 @@ def require_isolated(
     Two records go through alone: rows are counted, and compared where nothing is drawn. Then half of the records,
     chosen at random, are kept, and the others replaced by copies of them; then the other way round. Rows that were
     kept must not change, nor what the model holds afterwards; one row that a layer gets for all of them is theirs
-    too. Everything is as in training, without gradients, but for dropout, which is off; whatever else draws, draws
-    the same numbers each time, since shapes are the same. Then gradients, with dropout, whose numbers are the same
+    too. Where nothing is drawn all go through in another order, and must not change by that. Everything is as in
+    training, without gradients, but for dropout, which is off; whatever else draws, draws the same numbers each time,
+    since shapes are the same. Then gradients, with dropout, whose numbers are the same
     each time too: what comes back to half of the records must not change when the losses of the others weigh more,
     nor when they are replaced.
     ``constants`` are the ids of inputs that are the same for all records, whatever their shape. A record that is
@@ -91,12 +94,16 @@ def require_isolated(
             _require_no_memory(left.other_than(left_now))
             if copies:
                 _require_own_copies(trial.back(given, others, 0.0), others)
+        if not trial.draws:
+            order = other_places(records)
+            elsewhere, _ = trial.run(reordered(given, order, records, constants), records)
+            _require_any_place(_in_order(whole, order), elsewhere)
         _require_gradients_apart(trial, given, pair)
 
 
 def _require_gradients_apart(trial: _Trial, given: Given, pair: tuple[Tensor, Tensor]) -> None:
     """Raise if what comes back to a record changes when others' losses weigh more, or others stand beside it."""
-    nobody, (kept, others) = pair[0][:0], halves(len(pair[0]) + len(pair[1]))
+    nobody, (kept, others) = pair[0][:0], halves(trial.records)
     quiet = _came_back(trial, given, nobody)
     _require_same_gradients(quiet, _came_back(trial, given, others), kept)
     # How much dropout draws may hang on others, as where they are longer. What is run again cannot do without it.
@@ -104,6 +111,10 @@ def _require_gradients_apart(trial: _Trial, given: Given, pair: tuple[Tensor, Te
     quiet = quiet if dropout or not trial.dropped else _came_back(trial, given, nobody, dropout)
     for kept, _ in (pair, pair[::-1]):
         _require_same_gradients(quiet, _came_back(trial, trial.with_others(given, kept), nobody, dropout), kept)
+    if not (dropout or trial.draws):
+        order = other_places(trial.records)
+        there = [(f"what comes back to layer {name}", value) for name, value in _in_order(quiet, order)]
+        _require_any_place(there, _came_back(trial, given, nobody, dropout, order))
 
 
 def _require_nothing_kept(recorder: Recorder, given: Given, constants: frozenset[int]) -> None:
@@ -124,7 +135,7 @@ class _Trial:
     """Runs a model again and again from where it is now, with the same numbers whenever it draws."""
 
     def __init__(self, recorder: Recorder, records: int, constants: frozenset[int], dropout: DropoutOff) -> None:
-        self._recorder, self._records, self._constants, self._key = recorder, records, constants, os.urandom(32)
+        self._recorder, self.records, self._constants, self._key = recorder, records, constants, os.urandom(32)
         self._memory, self._dropout = Memory(recorder.model), dropout
         self._parameters = list(recorder.model.named_parameters())
         self._before = fingerprint(self._parameters)
@@ -149,7 +160,7 @@ class _Trial:
 
     def with_others(self, given: Given, kept: Tensor) -> Given:
         """The batch with the records that are not kept replaced."""
-        found: Given = with_others(given, kept, self._records, self._constants)
+        found: Given = with_others(given, kept, self.records, self._constants)
         return found
 
     @property
@@ -157,9 +168,16 @@ class _Trial:
         """Whether parts of the last pass were run again in its backward pass."""
         return self._recorder.runs_again
 
-    def back(self, given: Given, rows: Tensor, weight: float, dropout: bool = True) -> Tape:
-        """A backward pass of random losses, which weigh about 1; those of these records weigh that much."""
-        recorder, tape = self._recorder, Tape(self._records, constants=self._constants)
+    def back(
+        self, given: Given, rows: Tensor, weight: float, dropout: bool = True, order: Tensor | None = None
+    ) -> Tape:
+        """A backward pass of random losses, which weigh about 1; those of these records weigh that much.
+
+        In another ``order`` of records each has the same loss.
+        """
+        order = torch.arange(self.records) if order is None else order
+        given = reordered(given, order, self.records, self._constants)
+        recorder, tape = self._recorder, Tape(self.records, constants=self._constants)
         key, recorder.key = recorder.key, None
         try:
             drops = self._dropout.on_again() if dropout else nullcontext()
@@ -168,9 +186,10 @@ class _Trial:
                 output = recorder.forward(tape, *given[0], **given[1])
                 self.dropped |= not all(map(torch.equal, before, states(self._device)))
                 recorder.refuse_strangers(output)  # before something comes back to them
-                leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, self._records)]
+                leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, self.records)]
                 leaves = [leaf for leaf in leaves if leaf.requires_grad]
                 weights = [torch.randn_like(leaf).index_fill_(0, rows.to(leaf.device), weight) for leaf in leaves]
+                weights = [weight[order.to(weight.device)] for weight in weights]
                 if leaves:
                     torch.autograd.backward([(leaf * w).sum() for leaf, w in zip(leaves, weights, strict=True)])
         finally:
@@ -179,10 +198,12 @@ class _Trial:
         return tape
 
 
-def _came_back(trial: _Trial, given: Given, louder: Tensor, dropout: bool = True) -> Seen:
+def _came_back(
+    trial: _Trial, given: Given, louder: Tensor, dropout: bool = True, order: Tensor | None = None
+) -> Seen:
     """What comes back to every layer if these records' losses weigh more; nothing where it cannot be asked."""
     try:
-        calls = trial.back(given, louder, _LOUD, dropout).finished()
+        calls = trial.back(given, louder, _LOUD, dropout, order).finished()
     except InvalidInput:
         return []  # a loss of everything that the model gives is not what will be asked
     return [(call.path, value) for call in calls for value in (*call.kept.values(), call.output_gradient)]
@@ -242,14 +263,33 @@ def _require_same_rows(whole: Seen, other: Seen, rows: Tensor) -> None:
         )
 
 
-def _first_changed(whole: Seen, other: Seen, rows: Tensor) -> str | None:
-    """The first layer for which these rows, the first ones if ``other`` has no more, are not the same in both."""
+def _in_order(seen: Seen, order: Tensor) -> Seen:
+    return [(name, value[order.to(value.device)] if len(value) == len(order) else value) for name, value in seen]
+
+
+def _require_any_place(seen: Seen, elsewhere: Seen) -> None:
+    """Raise if records that stand at other places have other rows, or something else comes back to them."""
+    rows = torch.arange(len(seen[0][1])) if seen else torch.arange(0)
+    name = _first_changed(seen, elsewhere, rows, moved=True) if seen else None
+    if name is not None:
+        raise InvalidInput(
+            f"{name} for a record changes with its place in the batch, and so with who else was drawn, {NO_BOUND}. "
+            "Something has an entry for each place of the first dimension, as a table of positions does that is "
+            "written for (tokens, records, …): let it go by tokens, x + table[: x.shape[1]]"
+        )
+
+
+def _first_changed(whole: Seen, other: Seen, rows: Tensor, moved: bool = False) -> str | None:
+    """The first layer for which these rows, the first ones if ``other`` has no more, are not the same in both.
+
+    Rows that stand elsewhere may be added up in another order, as may those of another number of records.
+    """
     for (name, one), (_, two) in zip(whole, other, strict=False):
         index = rows.to(one.device)
         if one.shape[:1] < (int(rows[-1]) + 1,) or (name == _MODEL and not one.is_floating_point()):
             continue
         mine, now = one[index], two[index]
-        if mine.shape == now.shape and _changed(mine, now, one, one_shape=one.shape == two.shape):
+        if mine.shape == now.shape and _changed(mine, now, one, one_shape=one.shape == two.shape and not moved):
             return name
     return None
 

@@ -19,6 +19,17 @@ def halves(records: int) -> tuple[Tensor, Tensor]:
     return order[: records // 2].sort().values, order[records // 2 :].sort().values
 
 
+def other_places(records: int) -> Tensor:
+    """An order of the records, chosen at random, that is not theirs."""
+    order, own = torch.from_numpy(np.random.default_rng().permutation(records)), torch.arange(records)
+    return own.roll(1) if order.equal(own) else order
+
+
+def reordered(values: Any, order: Tensor, records: int, constants: frozenset[int] = frozenset()) -> Any:
+    """All that has a row for each record, with these in another order."""
+    return _taken(values, order, records, constants)
+
+
 def with_others(values: Any, kept: Tensor, records: int, constants: frozenset[int] = frozenset()) -> Any:
     """All that has a row for each record, with the rows that are not kept replaced by copies of kept ones.
 
