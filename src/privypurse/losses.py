@@ -78,6 +78,31 @@ def causal_language_model(output: Any, labels: Tensor, *, tokens: str = "mean") 
     return token_classification(output, F.pad(labels, (0, 1), value=IGNORED)[:, 1:], tokens=tokens)
 
 
+def question_answering(output: Any, labels: Tensor) -> Tensor:
+    """Where each record's answer begins and ends, (records, 2): the mean of both, as in transformers.
+
+    ``output`` has start_logits and end_logits, or is these two. A place outside of the text does not count.
+    """
+    ends = ("start_logits", "end_logits")
+    both: Any = output if isinstance(output, tuple | list) else [getattr(output, end, None) for end in ends]
+    if len(both) != 2 or not all(isinstance(each, Tensor) and each.dim() == 2 for each in both):
+        raise InvalidInput(
+            f"output is a {type(output).__name__} without start_logits and end_logits of (records, tokens); give "
+            "what a model for question answering gave, or these two"
+        )
+    if labels.shape != (both[0].shape[0], 2):
+        raise InvalidInput(
+            f"labels have shape {tuple(labels.shape)}; question_answering needs {(both[0].shape[0], 2)}: for each "
+            "record where its answer begins and where it ends"
+        )
+    places = labels.long().where((labels >= 0) & (labels < both[0].shape[1]), IGNORED)
+    found = [
+        F.cross_entropy(_logits(logits), places[:, end], ignore_index=IGNORED, reduction="none")
+        for end, logits in enumerate(both)
+    ]
+    return (found[0] + found[1]) / 2
+
+
 _OF_TOKENS: dict[str, Callable[..., Tensor]] = {
     "ForCausalLM": causal_language_model,
     "LMHeadModel": causal_language_model,
@@ -85,7 +110,11 @@ _OF_TOKENS: dict[str, Callable[..., Tensor]] = {
     "ForTokenClassification": token_classification,
     "ForConditionalGeneration": token_classification,
 }
-_OF_RECORDS = ("ForSequenceClassification", "ForImageClassification")
+_OF_RECORDS: dict[str, Loss] = {
+    "ForSequenceClassification": sequence_classification,
+    "ForImageClassification": sequence_classification,
+    "ForQuestionAnswering": question_answering,
+}
 
 
 def for_model(model: Any, *, tokens: str = "mean") -> Loss:
@@ -93,8 +122,9 @@ def for_model(model: Any, *, tokens: str = "mean") -> Loss:
     inner = getattr(model, "inner", model)
     base = getattr(inner, "get_base_model", None)
     name = type(base() if base is not None else inner).__name__
-    if name.endswith(_OF_RECORDS):
-        return sequence_classification
+    whole = next((loss for ending, loss in _OF_RECORDS.items() if name.endswith(ending)), None)
+    if whole is not None:
+        return whole
     found = next((loss for ending, loss in _OF_TOKENS.items() if name.endswith(ending)), None)
     if found is None:
         raise Unsupported(

@@ -88,6 +88,27 @@ def test_a_label_for_each_record_is_a_class_several_or_a_number():
     np.testing.assert_allclose(pp.losses.sequence_classification(logits[:, :1], numbers), squares, rtol=1e-12)
 
 
+def test_an_answer_is_measured_by_where_it_begins_and_ends():
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(2, 4, TOKENS, generator=generator, dtype=torch.float64).requires_grad_()
+    ends = torch.tensor([[0, 3], [2, TOKENS], [-100, 1], [-1, TOKENS + 5]])  # places outside do not count
+    expected = []
+    for start, end in ([0, 3], [2, None], [None, 1], [None, None]):
+        rows, record = logits.detach().numpy(), len(expected)
+        shares = np.exp(rows[:, record]) / np.exp(rows[:, record]).sum(axis=1, keepdims=True)
+        terms = [-np.log(shares[k, place]) for k, place in enumerate((start, end)) if place is not None]
+        expected.append(sum(terms) / 2)
+    found = pp.losses.question_answering(tuple(logits), ends)
+    assert found.tolist() == pytest.approx(expected, rel=1e-12)
+    found.sum().backward()
+    assert torch.isfinite(logits.grad).all()
+    require_own_losses(pp.losses.question_answering, tuple(logits), ends, 4)
+    with pytest.raises(pp.InvalidInput, match=r"labels have shape \(4,\); .* \(4, 2\)"):
+        pp.losses.question_answering(tuple(logits), ends[:, 0])
+    with pytest.raises(pp.InvalidInput, match="without start_logits and end_logits"):
+        pp.losses.question_answering(logits[0], ends)
+
+
 def test_short_floats_are_measured_in_float32():
     logits, labels = made()
     found = pp.losses.causal_language_model(logits.bfloat16(), labels)

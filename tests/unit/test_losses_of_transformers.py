@@ -21,6 +21,7 @@ GPT2 = {"n_positions": LENGTH, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_tok
 MODELS = {
     "classes": lambda: transformers.BertForSequenceClassification(transformers.BertConfig(**BERT, num_labels=3)),
     "words of texts": lambda: transformers.BertForTokenClassification(transformers.BertConfig(**BERT, num_labels=3)),
+    "answers": lambda: transformers.BertForQuestionAnswering(transformers.BertConfig(**BERT)),
     "masked words": lambda: transformers.RobertaForMaskedLM(
         transformers.RobertaConfig(**BERT, max_position_embeddings=LENGTH + 2)
     ),
@@ -36,6 +37,9 @@ def batch(what: str, left: bool) -> dict[str, Tensor]:
     words = torch.randint(2, WORDS, (RECORDS, LENGTH), generator=generator).where(mask > 0, 1)
     if what == "classes":
         return {"input_ids": words, "attention_mask": mask, "labels": torch.tensor([0, 2, 1, 1])}
+    if what == "answers":
+        ends = torch.tensor([[1, 3], [0, 0], [2, 2], [4, 5]])
+        return {"input_ids": words, "attention_mask": mask, "labels": ends}
     labels = words % 3 if what == "words of texts" else words
     return {"input_ids": words, "attention_mask": mask, "labels": labels.where(mask > 0, -100)}
 
@@ -49,7 +53,10 @@ def test_a_record_has_the_loss_and_the_norm_that_it_has_alone(what, left):
     given = batch(what, left)
     losses, norms = [], []
     for place in range(RECORDS):
-        loss = model(**{name: value[place : place + 1] for name, value in given.items()}).loss
+        alone = {name: value[place : place + 1] for name, value in given.items()}
+        if what == "answers":
+            alone["start_positions"], alone["end_positions"] = alone.pop("labels").unbind(1)
+        loss = model(**alone).loss
         gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
         losses.append(loss.detach())
         norms.append(torch.cat([value.flatten() for value in gradients]).norm())

@@ -42,6 +42,10 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**BART, dropout=0.2)),
     "vit": lambda: hf.ViTForImageClassification(hf.ViTConfig(**VIT, **DROPOUT)),
 }
+T5 = {"vocab_size": WORDS, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+OPT = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
+FAMILIES["t5"] = lambda: hf.T5ForConditionalGeneration(hf.T5Config(**T5, dropout_rate=0.2, decoder_start_token_id=0))
+FAMILIES["opt"] = lambda: hf.OPTForCausalLM(hf.OPTConfig(**OPT, dropout=0.2, word_embed_proj_dim=16))
 NOT_REENTRANT = {"use_reentrant": False}
 
 
@@ -72,7 +76,7 @@ def data(name: str) -> TensorDataset:
 def given(name: str, x: Tensor) -> dict[str, Tensor]:
     if name == "vit":
         return {"pixel_values": x}
-    return {"input_ids": x, "decoder_input_ids": x} if name == "bart" else {"input_ids": x}
+    return {"input_ids": x, "decoder_input_ids": x} if name in ("bart", "t5") else {"input_ids": x}
 
 
 def loss_of(model: nn.Module) -> Callable[[Any, Tensor], Tensor]:

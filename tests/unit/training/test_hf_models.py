@@ -68,6 +68,8 @@ _BART |= {"max_position_embeddings": 32, "num_labels": CLASSES, "decoder_start_t
 _BART |= {"scale_embedding": True}
 _T5 = {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
 _T5 |= {"dropout_rate": 0.0, "decoder_start_token_id": 0}
+_OPT = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2}
+_OPT |= {"ffn_dim": 24, "max_position_embeddings": 32, "dropout": 0.0, "word_embed_proj_dim": 8}
 _VIT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 _VIT |= {"image_size": SIDE, "patch_size": 16, "num_labels": CLASSES}
 _RESNET = {
@@ -134,6 +136,8 @@ FAMILIES = {
     "llama": Family("LlamaForCausalLM", "LlamaConfig", _DECODER),
     "qwen2": Family("Qwen2ForCausalLM", "Qwen2Config", _DECODER),
     "qwen3": Family("Qwen3ForCausalLM", "Qwen3Config", {**_DECODER, "head_dim": 8}),
+    "opt": Family("OPTForCausalLM", "OPTConfig", _OPT),
+    "opt, norms last": Family("OPTForCausalLM", "OPTConfig", {**_OPT, "do_layer_norm_before": False}),
     "bart": Family("BartForSequenceClassification", "BartConfig", _BART),
     "bart, sequences": Family("BartForConditionalGeneration", "BartConfig", _BART, decoder=True),
     "t5": Family("T5ForConditionalGeneration", "T5Config", _T5, decoder=True),

@@ -159,7 +159,7 @@ def _noted(
 
     with ExitStack() as undo:
         for layer in rules:
-            undo.enter_context(layer.register_forward_hook(note, with_kwargs=True))
+            undo.enter_context(layer.register_forward_hook(note, prepend=True, with_kwargs=True))  # as a tape's
         try:
             model(*given[0], **given[1])
         except Exception as error:

@@ -17,21 +17,29 @@ from torch import Tensor, nn
 _LAYERS = ("transformers.models.t5.modeling_t5.T5Attention", "transformers.models.mt5.modeling_mt5.MT5Attention")
 
 
-def with_tables(model: nn.Module) -> list[nn.Module]:
-    """The layers with such a table that is to be trained."""
-    known = (layer for layer in model.modules() if f"{type(layer).__module__}.{type(layer).__qualname__}" in _LAYERS)
+def with_tables(model: nn.Module) -> list[tuple[Any, bool]]:
+    """The layers that may have such a table, and whether it is to be trained."""
+    layers: list[Any] = list(model.modules())
+    known = [layer for layer in layers if f"{type(layer).__module__}.{type(layer).__qualname__}" in _LAYERS]
     return [
-        layer
+        (layer, layer.has_relative_attention_bias and layer.relative_attention_bias.weight.requires_grad)
         for layer in known
-        if layer.has_relative_attention_bias and layer.relative_attention_bias.weight.requires_grad  # type: ignore[union-attr]
     ]
 
 
-def look_up_for_each(layers: list[nn.Module], undo: ExitStack, records: int) -> None:
-    """Until undone these layers look their tables up for every record."""
-    for layer in layers:
-        layer.__dict__["compute_bias"] = partial(_bias, layer, records)
-        undo.callback(layer.__dict__.pop, "compute_bias", None)
+def look_up_for_each(layers: list[tuple[Any, bool]], undo: ExitStack, records: int) -> None:
+    """Until undone these layers look their tables up for every record.
+
+    With gradient checkpointing those without a table have zeros that ask for a gradient, which nobody reads and
+    `use_reentrant=False` does not need: they are told that there is none.
+    """
+    for layer, trained in layers:
+        if trained:
+            layer.__dict__["compute_bias"] = partial(_bias, layer, records)
+            undo.callback(layer.__dict__.pop, "compute_bias", None)
+        if layer.gradient_checkpointing:
+            layer.gradient_checkpointing = False
+            undo.callback(setattr, layer, "gradient_checkpointing", True)
 
 
 def _bias(

@@ -23,6 +23,7 @@ from privypurse.errors import InvalidInput
 from privypurse.training.gradients.as_written import AsWritten
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER, takes_expanded_parameters
 from privypurse.training.gradients.find_layouts import KnownLayouts, bound
+from privypurse.training.gradients.for_each_record import for_each_record
 from privypurse.training.gradients.generic import GENERIC, require_no_draws
 from privypurse.training.gradients.recomputation import (
     Recomputation,
@@ -35,7 +36,6 @@ from privypurse.training.gradients.recomputation import (
     watch_again,
 )
 from privypurse.training.gradients.refusals import refuse_replaced, require_records, require_tensors
-from privypurse.training.gradients.relative_positions import look_up_for_each, with_tables
 from privypurse.training.gradients.rule import Call, InParts, Part, Rule, rule_of
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
@@ -168,7 +168,7 @@ class Recorder:
         """Whether parts of the last forward pass run again in its backward pass."""
         self.one_shape = True
         """Whether that forward pass has the same shapes for every batch of as many records."""
-        self.for_each = partial(look_up_for_each, with_tables(model))
+        self.for_each = for_each_record(model)
         others = [(module, rule) for _, module, rule in self.layers if rule is not EXPANDED_PARAMETER]
         whole = [each for each in others if not isinstance(each[1], InParts)]
         self.layouts = KnownLayouts(model, whole, self.for_each)

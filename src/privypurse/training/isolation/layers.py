@@ -48,6 +48,12 @@ def _complaint(layer: nn.Module) -> str | None:
             "batch_first=False puts time first, but of a subclass the first dimension must count records: make it "
             "with batch_first=True and give it (records, time, features)"
         )
+    if hasattr(layer, "expert_capacity"):  # routers of Switch Transformers and NLLB-MoE, frozen ones too
+        return (
+            "an expert takes so many tokens of a list and no more (expert_capacity), so whose tokens come first "
+            "decides about others'. Take a model whose experts take all that are sent to them, such as Mixtral or "
+            "Qwen3-MoE, freeze these, and train adapters in its attention"
+        )
     return _of_few_bits(layer) or _rewritten(layer)
 
 

@@ -341,7 +341,8 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
         recorder.for_each(undo, records)
         for name, module, rule in recorder.layers:
             if rule is not EXPANDED_PARAMETER:
-                undo.enter_context(module.register_forward_hook(noting(name, rule), with_kwargs=True))
+                hook = noting(name, rule)
+                undo.enter_context(module.register_forward_hook(hook, prepend=True, with_kwargs=True))  # as a tape's
         output = recorder.model(*called_with[0], **called_with[1])
     return found + [(_MODEL, leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]
 
