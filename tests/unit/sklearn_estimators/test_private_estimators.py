@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
+import sys
 import traceback
 import warnings
 
@@ -268,6 +270,23 @@ def test_frames_are_known_by_their_columns(table, classifier):
     assert np.isfinite(classifier.decision_function(unseen)).all()
     with pytest.raises(ValueError, match="feature names"):
         classifier.predict(frame[["d", "c", "b", "a"]])
+
+
+def test_without_scikit_learn_it_says_what_it_needs():
+    code = (
+        "import sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'sklearn':\n"
+        "            raise ModuleNotFoundError(name, name=name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        "try:\n"
+        "    import privypurse.sklearn\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "privypurse.sklearn needs sklearn: pip install 'privypurse[sklearn]'\n"
 
 
 def test_both_take_the_same_arguments_but_for_what_is_predicted():
