@@ -125,6 +125,7 @@ def _show(finished: Finished, seed: int | None, console: Console) -> None:
         accuracy = "" if score.accuracy is None else f"[bold]test accuracy {score.accuracy:.2%}[/], "
         console.print(
             f"{accuracy}test loss {score.loss:.4f}, on {score.records:,} records that took no part in training"
+            + (": of people who were not charged, so internal" if score.internal else "")
         )
     if seed is not None:
         console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]")

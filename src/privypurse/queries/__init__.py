@@ -4,11 +4,12 @@ From a question to its answer: `rows` and `columns` hold the data, `conditions` 
 without mixing records, `contributions` adds them up by person and clips, `noisy_sums` prices, charges, adds noise
 and releases the sum, `answers` says what it cost. `ledger_purses` charges it for life; `table_ledger` keeps purses
 beside a table, and `earlier_purses` takes over what files of purses held; `statistics` tells means,
-counts and quantiles of one number for each person.
+counts and quantiles of one number for each person; `ranges` makes ends for an encoder of a released histogram.
 """
 
 from privypurse.queries.analyst import Analyst
 from privypurse.queries.answers import Answer
 from privypurse.queries.ledger_purses import LedgerPurses
+from privypurse.queries.ranges import quantile_range
 
-__all__ = ["Analyst", "Answer", "LedgerPurses"]
+__all__ = ["Analyst", "Answer", "LedgerPurses", "quantile_range"]

@@ -49,6 +49,11 @@ class Measured:
         return int(self.targets.shape[0])
 
     @property
+    def internal(self) -> bool:
+        """Whether nobody else may see it."""
+        return self.measured not in SHOWN
+
+    @property
     def loss(self) -> float:
         """The mean over the records."""
         return float(self.losses.mean())

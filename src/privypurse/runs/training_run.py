@@ -23,7 +23,7 @@ from privypurse.runs.config import BuiltIn, RunConfig, Table
 from privypurse.runs.curves import curves, require_matplotlib
 from privypurse.runs.folder import RunFolder, check_free
 from privypurse.runs.gaps import gaps
-from privypurse.runs.measures import MEMBERS, SHOWN, Measured, measure
+from privypurse.runs.measures import MEMBERS, Measured, measure
 from privypurse.runs.metrics import facts_of, figures_by_name, history, metrics_of, spending_lines
 from privypurse.runs.models import model_of, optimizer_of
 from privypurse.runs.objectives import losses_of
@@ -191,7 +191,7 @@ def add_measures(
 ) -> None:
     """How good the model is, in files that say on whom. Those of public or released records are public."""
     if found is not None:
-        shown = found.measured in SHOWN and not seeded
+        shown = not found.internal and not seeded
         report = found.report() | ({"history": history} if history else {})
         folder.add_json("test.json", report, public=shown)
         if plots:

@@ -63,7 +63,7 @@ def test_figures_are_in_the_targets_units_and_by_group():
 @pytest.mark.parametrize(
     "case", ["classes", *(pytest.param(each, marks=pytest.mark.slow) for each in [*TARGETS][1:])]
 )
-def test_curves_say_whose_they_are_and_show_no_single_record(case):
+def test_curves_say_whose_they_are(case):
     require("plots")
     from privypurse.runs.curves import curves
 
