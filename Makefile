@@ -25,7 +25,7 @@ $(VENV)/.dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.run
 
-demo: $(VENV)/.run  ## train on 32,561 real people with three consent levels, and compare
+demo: $(VENV)/.run  ## train on real people with three consent levels, few and many, and compare
 	$(BIN)/privypurse demo
 
 test: lint types $(VENV)/.dev  ## the fast gate: lint, types, and every test but the long ones (minutes)

@@ -18,11 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 import privypurse as pp
+from privypurse.budgets import preferences
 from privypurse.errors import PrivyPurseWarning
-from privypurse.runs.comparison import BATCH, CLIP_NORM, HIDDEN, LEARNING_RATE, budgets_of, census
+from privypurse.runs.comparison import census
 from privypurse.runs.models import mlp
 from privypurse.training.evaluation import losses, score
 
+EPSILON, SHARES, DELTA = (1.0, 2.0, 3.0), (0.34, 0.43, 0.23), 1e-5
+BATCH, CLIP_NORM, HIDDEN, LEARNING_RATE = 1024, 4.0, (64,), 0.3
 EVERY = 25
 STOP = pp.StopAtPlateau(noise=150.0, every=EVERY, most=13, patience=3)
 
@@ -37,7 +40,8 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore", PrivyPurseWarning)
     records = census()
-    budgets = budgets_of(len(records.train))
+    epsilon = preferences.levels(len(records.train), EPSILON, SHARES, np.random.default_rng(0))
+    budgets = pp.Budgets(epsilon, delta=DELTA)
     data = records.train.tensors(torch.device("cpu"))
     assert records.test is not None
     few, more = options.steps, options.extra

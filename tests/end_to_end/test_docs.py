@@ -289,3 +289,15 @@ def test_the_first_pages_figures_are_those_of_the_results() -> None:
     for row in rows:
         for figure in re.findall(r"\*{0,2}\d\d\.\d\d", row):
             assert f"| {figure} ± " in full[row.split(" | ")[0]], (row, figure)
+
+
+def test_the_first_pages_demo_is_that_of_the_results() -> None:
+    pages = [TEXTS[ROOT / "README.md"], TEXTS[ROOT / "docs" / "results.md"]]
+    for name in ("a branch of 3,000 people", "all 32,561 people"):
+        first, results_row = (
+            next(line for line in page.splitlines() if line.startswith(f"| {name} |")) for page in pages
+        )
+        figures = re.findall(r"(?<![-+.\d])\d\d\.\d\d(?= \||\*\*)", first)
+        assert figures == re.findall(r"(\d\d\.\d\d) ±", results_row)
+        assert len(figures) == 5
+        assert first.split(" | ")[-1] == results_row.split(" | ")[-1]
