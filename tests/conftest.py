@@ -2,18 +2,24 @@
 they need."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import components
+from left_out import left_out
 from privypurse import _totals
 
 
 def pytest_configure() -> None:
     _totals.said()  # once in a process, which here would be in whichever test comes first
     components.required()  # a name that is not known is an error before anything runs
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return left_out(collection_path, config) or None
 
 
 @pytest.hookimpl(tryfirst=True)
