@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.errors import PrivyPurseWarning
 from privypurse.lightning import PrivateDataModule
 
@@ -28,6 +29,7 @@ def records(n: int = PEOPLE, seed: int = 0) -> TensorDataset:
     return TensorDataset(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,), generator=generator))
 
 
+@made_once
 def planned(steps: int = 6, n: int = PEOPLE, **options: Any) -> pp.Plan:
     budgets = pp.Budgets(np.where(np.arange(n) % 2 == 0, 1.0, 3.0), delta=1e-5)
     return pp.plan(

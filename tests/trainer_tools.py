@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import components
 import privypurse as pp
+from made_once import made_once
 
 components.require("hf")  # before what is not there everywhere: tests take it from here
 
@@ -61,6 +62,7 @@ def sentences(model: Any, count: int = PEOPLE, seed: int = 1) -> list[dict[str, 
     return found
 
 
+@made_once
 def planned(people: int = PEOPLE, **changes: Any) -> pp.Plan:
     budgets = pp.Budgets(np.where(np.arange(people) % 2, 4.0, 8.0), delta=1e-4)
     shape = {"steps": STEPS, "batch_size": BATCH, "accountant": "rdp", "at_most": 10.0}

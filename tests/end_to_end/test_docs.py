@@ -209,6 +209,7 @@ def test_pages_that_the_code_names_exist(folder: str) -> None:
             assert not anchor or anchor in anchors(TEXTS[ROOT / page]), f"{path.name} names {page}#{anchor}"
 
 
+@pytest.mark.slow
 def test_the_picture_is_what_the_results_say() -> None:
     assert picture.PICTURE.read_text(encoding="utf-8") == picture.drawn()
 

@@ -37,7 +37,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        "adult",
+        pytest.param("adult", marks=pytest.mark.slow),
         pytest.param("heart", marks=pytest.mark.needs("data/heart_disease")),
     ],
 )

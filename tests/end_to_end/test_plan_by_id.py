@@ -17,7 +17,7 @@ import pytest
 import privypurse as pp
 from privypurse.cli import main
 
-PEOPLE = 4000
+PEOPLE = 800
 CONFIG = """
 plan = "plan.json"
 [data]
@@ -37,7 +37,7 @@ lr = 0.1
 out = "out"
 {more}
 """
-PLAN = ["--steps", "5", "--batch-size", "400", "--accountant", "rdp"]  # quick; whose it is, is the same
+PLAN = ["--steps", "5", "--batch-size", "80", "--accountant", "rdp"]  # quick; whose it is, is the same
 rng = np.random.default_rng(0)
 IDS = [f"C{k:04d}" for k in range(PEOPLE)]
 EPSILON = dict(zip(IDS, np.where(np.arange(PEOPLE) % 20 < 11, 0.5, 5.0).tolist(), strict=True))
@@ -87,7 +87,7 @@ def test_rows_in_another_order_overdraw_nobody(capsys: pytest.CaptureFixture[str
     order = shuffled()
     write(order)
     by_row = pp.Plan.load("plan.json").spent() / np.array([EPSILON[who] for who in order])
-    assert (by_row > 1).sum() > 900
+    assert (by_row > 1).sum() > PEOPLE * 0.2
     assert by_row.max() > 8
     code, said = trained(capsys)
     assert (code, *overdrawn()[:1]) == (0, 0), said
@@ -96,7 +96,7 @@ def test_rows_in_another_order_overdraw_nobody(capsys: pytest.CaptureFixture[str
 
 def test_people_who_are_gone_are_absent_and_said_to_the_owner_only(capsys: pytest.CaptureFixture[str]) -> None:
     planned("--person", "id")
-    write(shuffled()[:3990])
+    write(shuffled()[:-10])
     code, said = trained(capsys)
     assert code == 0
     assert "10 planned people have no row in the table" in said
@@ -114,7 +114,7 @@ def test_strangers_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> No
     write(IDS)
     code, said = trained(capsys)
     assert code != 0
-    assert "'C3998', 'C3999'" in said
+    assert "'C0798', 'C0799'" in said
     assert not Path("out/model.pt").exists()
 
 
@@ -155,7 +155,7 @@ def test_a_plan_without_ids_holds_for_its_file_alone(change: str, capsys: pytest
 
 def test_a_plan_that_a_run_wrote_is_bound_too(capsys: pytest.CaptureFixture[str]) -> None:
     text = CONFIG.format(person="", more="").replace('plan = "plan.json"\n', "")
-    made = text + '\n[budgets]\nepsilon = "epsilon"\n[plan]\nsteps = 5\nbatch_size = 400\naccountant = "rdp"\n'
+    made = text + '\n[budgets]\nepsilon = "epsilon"\n[plan]\nsteps = 5\nbatch_size = 80\naccountant = "rdp"\n'
     Path("config.toml").write_text(made, encoding="utf-8")
     assert main(["train", "config.toml"]) == 0
     assert "δ = 1e-05 for everyone, which is the default" in " ".join(capsys.readouterr().out.split())
@@ -184,7 +184,7 @@ def test_plan_and_table_have_to_agree_on_ids(case: str, capsys: pytest.CaptureFi
 
 def test_a_plan_of_plain_arrays_says_not_whose_rows_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
     budgets = pp.Budgets(list(EPSILON.values()))
-    pp.plan(budgets, steps=5, batch_size=400, accountant="rdp").save("plan.json")
+    pp.plan(budgets, steps=5, batch_size=80, accountant="rdp").save("plan.json")
     code, said = trained(capsys, person="")
     assert code != 0
     assert "does not say whose rows it is for" in said
@@ -220,10 +220,10 @@ def test_a_plan_is_its_owners_whatever_was_there(capsys: pytest.CaptureFixture[s
 def test_a_default_delta_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     planned()
     assert "δ = 1e-05 for everyone, which is the default" in " ".join(capsys.readouterr().out.split())
-    planned("--delta", "1e-3")
+    planned("--delta", "2e-3")
     said = " ".join(capsys.readouterr().out.split())
     assert "which is the default" not in said
-    assert "warning: δ = 0.001 is not below 1/4,000" in said
+    assert "warning: δ = 0.002 is not below 1/800" in said
 
 
 # ------------------------------------------------------------------------------ a table that is written meanwhile
@@ -266,7 +266,7 @@ def test_a_table_replaced_while_a_run_reads_it_is_refused(
     made = CONFIG.format(person="", more="")
     if by == "budgets":
         made = made.replace('plan = "plan.json"', "") + '[budgets]\nepsilon = "epsilon"\n'
-        made += '[plan]\nmethod = "sample"\nsteps = 5\nbatch_size = 400\naccountant = "rdp"\n'
+        made += '[plan]\nmethod = "sample"\nsteps = 5\nbatch_size = 80\naccountant = "rdp"\n'
     Path("config.toml").write_text(made, encoding="utf-8")
     meanwhile(monkeypatch, f"privypurse.runs.training_run.{read}")
     assert main(["train", "config.toml"]) == 2

@@ -21,7 +21,7 @@ def true_delta(mu: float, epsilon: float) -> mp.mpf:
 
 
 @given(mu=st.floats(1e-3, 30), delta=st.sampled_from([0.3, 1e-2, 1e-5, 1e-12]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_epsilon_is_exact_from_above(mu: float, delta: float) -> None:
     epsilon = float(gdp.epsilon(mu, delta))
     assert true_delta(mu, epsilon) <= delta
@@ -30,7 +30,7 @@ def test_epsilon_is_exact_from_above(mu: float, delta: float) -> None:
 
 
 @given(epsilon=st.floats(0.01, 50), delta=st.sampled_from([1e-2, 1e-5, 1e-9]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_mu_is_the_inverse_from_below(epsilon: float, delta: float) -> None:
     mu = float(gdp.mu(epsilon, delta))
     assert true_delta(mu, epsilon) <= delta
@@ -59,19 +59,22 @@ def true_delta_at(mu: mp.mpf, epsilon: mp.mpf) -> mp.mpf:
 _DRAWN = np.random.default_rng(0).uniform([-12, -2], [3, 2.47], (120, 2)).tolist()
 EXTREMES = [(10.0**e, 10.0 ** -(10.0**d)) for e, d in _DRAWN]
 """ε from 1e-12 to 1000, δ from 0.98 to 1e-295."""
+some_and_all = pytest.mark.parametrize("many", [30, pytest.param(len(EXTREMES), marks=pytest.mark.slow)])
 
 
-def test_no_purse_holds_too_much_at_extremes() -> None:
+@some_and_all
+def test_no_purse_holds_too_much_at_extremes(many: int) -> None:
     """δ was exceeded in 211 of 1,500 such settings, and with ε = 0 and δ = 1e-20 by 1e4 times."""
-    for epsilon, delta in [*EXTREMES, (0.0, 1e-20), (0.0, 1e-50), (0.0, 0.3), (1e-300, 1e-12)]:
+    for epsilon, delta in [*EXTREMES[:many], (0.0, 1e-20), (0.0, 1e-50), (0.0, 0.3), (1e-300, 1e-12)]:
         mu = float(gdp.mu(epsilon, delta))
         assert mu > 0
         assert many_digits(mu, epsilon) <= mp.mpf(delta), (epsilon, delta)
         assert many_digits(mu * (1 + 1e-6), epsilon) > mp.mpf(delta), (epsilon, delta)
 
 
-def test_no_epsilon_is_too_small_at_extremes() -> None:
-    for place, (_, delta) in enumerate(EXTREMES):
+@some_and_all
+def test_no_epsilon_is_too_small_at_extremes(many: int) -> None:
+    for place, (_, delta) in enumerate(EXTREMES[:many]):
         mu = 10 ** np.random.default_rng(place).uniform(-12, 2)
         epsilon = float(gdp.epsilon(mu, delta))
         assert many_digits(mu, epsilon) <= mp.mpf(delta), (mu, delta)

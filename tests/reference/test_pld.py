@@ -20,7 +20,7 @@ SETTINGS = [
     (0.5, 0.5, 10, 1e-5),
     (1.0, 0.001, 3000, 1e-7),
     (3.0, 0.999, 50, 1e-5),
-    (0.785, 2e-4, 5000, 1e-6),
+    pytest.param(0.785, 2e-4, 5000, 1e-6, marks=pytest.mark.slow),
 ]
 
 
@@ -55,6 +55,7 @@ def test_unsampled_gaussians_against_the_exact_curve(mu: float, count: int, delt
     assert exact * (1 - 1e-8) <= ours <= exact * 1.005 + 1e-4
 
 
+@pytest.mark.slow
 @given(
     sigma=st.floats(0.4, 20),
     rate=st.floats(1e-4, 1),

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from training_tools import CUDA, LOSS
 
 torch.set_num_threads(1)
@@ -22,6 +23,7 @@ PEOPLE, STEPS = 90, 5
 RARELY = 1e-7
 
 
+@made_once
 def planned(noise_multiplier: float | None, method: str = "scale") -> pp.Plan:
     """Nine in ten grant eight times as much as the others."""
     budgets = pp.Budgets(np.where(np.arange(PEOPLE) % 10 == 0, 0.5, 4.0), delta=1e-5)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.queries import Analyst
 from privypurse.training.step_randomness import keyed
 from training_tools import CUDA, Keeping
@@ -27,6 +28,7 @@ PEOPLE = 60
 CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 
 
+@made_once
 def planned() -> pp.Plan:
     return pp.plan(pp.Budgets(np.full(PEOPLE, 2.0), delta=1e-5), "sample", steps=3, batch_size=20, accountant="rdp")
 

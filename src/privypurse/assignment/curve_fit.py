@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from privypurse.accounting import RDP, Release, SampledGaussian
 from privypurse.accounting.rdp import epsilon_from_rdp_mironov
@@ -51,7 +51,7 @@ def fit(release_at: Callable[[float], Release], delta: float) -> FittedCurve:
     cost = accountant.epsilons([release_at(rate) for rate in CANDIDATE_RATES.tolist()], delta)
     start = (1.0, np.log(max(float(np.ptp(cost)), 1e-6)) - 1.0, float(cost.min()))
     try:
-        (a, b, c), _ = optimize.curve_fit(
+        (a, b, c), _ = scipy.optimize.curve_fit(
             lambda q, a, b, c: np.exp(np.minimum(a * q + b, 700.0)) + c,
             CANDIDATE_RATES,
             cost,

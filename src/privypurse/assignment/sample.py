@@ -7,7 +7,7 @@ from functools import cache
 from typing import ClassVar
 
 import numpy as np
-from scipy import optimize
+import scipy  # whole: its parts are loaded by whoever uses them, and optimize takes longer than all of ours
 
 from privypurse.accounting.inverse import GUIDE
 from privypurse.arrays import FloatArray
@@ -109,7 +109,7 @@ def _root(excess: Excess) -> float:
         while excess(high) < 0:
             low, high = high, high + math.log(2)
             _check_range(high)
-    return float(optimize.brentq(excess, low, high, xtol=1e-5))
+    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-5))
 
 
 def _secant(excess: Excess, start: float) -> float:

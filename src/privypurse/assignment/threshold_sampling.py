@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from privypurse._validate import float_vector, refuse
 from privypurse.arrays import AnyArray, FloatArray
@@ -166,7 +166,7 @@ def _bottom(wastes: Wastes, loss: Loss, at: float, best: float) -> float:
     place = int(np.searchsorted(points, at))
     if points[min(place, points.size - 1)] == at:  # on a budget the loss has a kink: both sides were searched
         return at
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         lambda tau: float(loss(*wastes.at(np.array([tau])))[0]),
         bounds=(float(points[place - 1]), float(points[place])),
         method="bounded",

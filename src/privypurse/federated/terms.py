@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
+import scipy
 
 from privypurse._storage import digest_of
 from privypurse._validate import integer, one_of, real
@@ -76,7 +76,7 @@ class Terms:
         accountant_named(self.accountant)
         most = self.most_joined
         if most is None:
-            most = max(1, int(stats.binom.ppf(1 - _RARELY, self.rounds, self.client_rate)))
+            most = max(1, int(scipy.stats.binom.ppf(1 - _RARELY, self.rounds, self.client_rate)))
         hint = "a client cannot join more rounds than there are"
         object.__setattr__(self, "most_joined", integer(most, "most_joined", most=self.rounds, hint=hint))
 
@@ -105,7 +105,7 @@ class Terms:
                 f"no noise multiplier from {math.exp(low):.2g} to {math.exp(high):.2g} makes rate {rate:g} cost "
                 f"ε = {epsilon:g} at δ = {self.delta:g} over these rounds"
             )
-        solved = optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4
+        solved = scipy.optimize.brentq(excess, low, high, xtol=1e-4) + 2e-4
         return replace(self, noise_multiplier=float(np.exp(solved)))
 
     def share_of_purse(self, epsilon: float, rate: float) -> float:

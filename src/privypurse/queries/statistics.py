@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from privypurse._validate import integer
 from privypurse.accounting.filters import CURRENCIES
@@ -201,7 +201,7 @@ def _read_off(tried: FloatArray, shares: FloatArray, wanted: FloatArray, top: fl
     piece and the first of the next.
     """
     order = np.argsort(tried, kind="stable")
-    rising = optimize.isotonic_regression(shares[order]).x
+    rising = scipy.optimize.isotonic_regression(shares[order]).x
     return np.asarray(np.interp(wanted, np.append(rising, 1.0), np.append(tried[order], top)), dtype=np.float64)
 
 

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from ledger_tools import new_ledger
+from made_once import made_once
 from training_tools import LOSS, few_records, quiet, same, steps_on_disk
 
 torch.set_num_threads(1)
@@ -39,6 +40,7 @@ class Told(pp.Callback):
         self.all.append(("end", tuple(history)))
 
 
+@made_once
 def planned(epsilon: Any = (1.0, 3.0) * 30, **changes: Any) -> pp.Plan:
     shape = {"steps": STEPS, "batch_size": 10, "noise_multiplier": 3.0, "accountant": "rdp", "at_most": 4.0}
     return pp.plan(pp.Budgets(epsilon, delta=1e-5), **{**shape, **changes})

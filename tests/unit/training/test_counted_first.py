@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.training import journal as journal_module
 from training_tools import CUDA, steps_on_disk
 
@@ -49,6 +50,7 @@ class Looking(torch.optim.SGD):
         return same and all(p.grad is None for p in parameters)
 
 
+@made_once
 def planned() -> pp.Plan:
     budgets = pp.Budgets(np.full(40, 2.0), delta=1e-5)
     return pp.plan(budgets, "sample", steps=STEPS, batch_size=10, accountant="rdp")

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.training import poisson_loader
 from privypurse.training.isolation import batches
 from training_tools import LOSS, Keeping, quiet, same
@@ -53,6 +54,7 @@ class Reader(nn.Module):
         return self.head((self.table(words) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1))
 
 
+@made_once
 def planned(records: int = RECORDS, steps: int = 4, **options: object) -> pp.Plan:
     budgets = pp.Budgets(np.where(np.arange(records) % 2, 3.0, 1.0), delta=1e-5)
     return pp.plan(budgets, "scale", steps=steps, batch_size=8, clip_norm=0.3, accountant="rdp", **options)

@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from ledger_tools import KEY, charged, new_ledger, step_cost
+from made_once import made_once
 from privypurse.training.distributed import Processes
 from privypurse.training.grid_noise import GridNoise
 from privypurse.training.sampling import PoissonSampler
@@ -68,6 +69,7 @@ def network(seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).double()
 
 
+@made_once
 def planned(n: int, steps: int, batch_size: int, person: object = None) -> pp.Plan:
     epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else np.full(n, 2.0)
     plan = pp.plan(

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.randomness import SecureRandomness
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.physical_batches import Batch
@@ -36,6 +37,7 @@ def network(seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
 
+@made_once
 def planned(n: int = 40, steps: int = 5, person: object = None, method: str = "scale", **options: object) -> pp.Plan:
     epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else 2.0 * np.ones(n)
     budgets = pp.Budgets(epsilon, delta=1e-5, person=person)

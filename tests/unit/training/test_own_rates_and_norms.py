@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from training_tools import CUDA, Keeping
 
 torch.set_num_threads(1)
@@ -99,6 +100,7 @@ def contributed(way: Way, plan: pp.Plan, dataset: TensorDataset) -> np.ndarray:
     return moved.reshape(STEPS, 2, PEOPLE).numpy() * plan.batch_size
 
 
+@made_once
 def planned(method: object, person: object = None, **options: object) -> pp.Plan:
     budgets = pp.Budgets(GRANTED if person is None else GRANTED[person], delta=1e-5, person=person)
     settings = {"steps": STEPS, "batch_size": 20, "clip_norm": 0.5, "accountant": "rdp", **options}

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.training.gradients import Recorder, clip_factors, norms, recorded, sums
 from privypurse.training.isolation.model import require_isolated
 
@@ -32,6 +33,7 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(16, 3))
 
 
+@made_once
 def planned(n: int = 50, steps: int = 4) -> pp.Plan:
     budgets = pp.Budgets(np.where(np.arange(n) % 2 == 0, 1.0, 3.0), delta=1e-5)
     return pp.plan(budgets, "scale", steps=steps, batch_size=20, clip_norm=0.5, accountant="rdp")

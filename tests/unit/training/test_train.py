@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.training.journal import Journal
 from training_tools import LOSS, same
 from training_tools import dropout_network as network
@@ -23,6 +24,7 @@ torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 
 
+@made_once
 def planned(n: int = 60, steps: int = 30, person: object = None, method: str = "sample") -> pp.Plan:
     epsilon = np.where(np.arange(n) % 2 == 0, 1.0, 3.0) if person is None else np.full(n, 2.0)
     budgets = pp.Budgets(epsilon, delta=1e-5, person=person)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.training import gradients
 from privypurse.training.distributed import unwrapped
 from training_tools import LOSS, few_records
@@ -53,6 +54,7 @@ def network() -> Part:
     return Part(nn.Linear(6, 8), Part(nn.Tanh(), nn.Linear(8, 8), nn.Dropout(0.2)), nn.Tanh(), nn.Linear(8, 2))
 
 
+@made_once
 def planned() -> pp.Plan:
     return pp.plan(pp.Budgets(np.full(60, 8.0), delta=1e-5), "scale", steps=3, batch_size=20, accountant="rdp")
 

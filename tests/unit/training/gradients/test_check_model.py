@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.training.gradients import Recorder, check_model
 from privypurse.training.gradients.check_model import require_true_gradients
 from privypurse.training.gradients.linear import LinearRule
@@ -43,6 +44,7 @@ def adapted(bypassed: bool) -> nn.Module:
     return nn.Sequential(LoRA(bypassed), nn.Tanh(), nn.Linear(6, 3))
 
 
+@made_once
 def planned(records: int = 20, steps: int = 3) -> pp.Plan:
     return pp.plan(pp.Budgets([2.0] * records), "uniform", steps=steps, batch_size=8, clip_norm=0.5, accountant="rdp")
 

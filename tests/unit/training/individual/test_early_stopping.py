@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.randomness import SecureRandomness
 from privypurse.training.distributed import Processes
 from privypurse.training.individual.early_stopping import EarlyStopping
@@ -41,6 +42,7 @@ def network() -> nn.Module:
     return nn.Linear(6, 2).double()
 
 
+@made_once
 def planned(
     stop: Any, n: int = 40, steps: int = 6, extra_steps: int = 20, batch_size: int = 10, **options: Any
 ) -> pp.Plan:

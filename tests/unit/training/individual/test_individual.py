@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 
 import privypurse as pp
+from made_once import made_once
 from privypurse.plans.level_table import in_every_step
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.individual.accounting import Sampled
@@ -44,6 +45,7 @@ def network(dropout: bool = False) -> nn.Module:
     return nn.Sequential(*layers).double()
 
 
+@made_once
 def planned(
     n: int = 40, method: str = "scale", person: object = None, steps: int = 10, batch_size: int = 10, **options: Any
 ) -> pp.Plan:
