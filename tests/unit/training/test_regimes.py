@@ -588,7 +588,7 @@ def test_dropout_is_never_taken_for_mixing() -> None:
     """Of a small layer two draws of dropout are often alike; that must not look like a model that mixes."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2), nn.Dropout(0.3), nn.Linear(2, 3))
     recorder = Recorder(model)
-    for _ in range(200):
+    for _ in range(50):
         require_isolated(recorder, (data(3).tensors[0],), {}, 3)
 
 
