@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-from pathlib import Path
 from typing import Any
 
-from privypurse.errors import InvalidInput, PlanExhausted, PrivyPurseWarning, Unsupported
+from privypurse.errors import InvalidInput, Unsupported
 from privypurse.plans import Plan
 from privypurse.training.other_trainers import (
     CLIPPING,
@@ -19,6 +17,7 @@ from privypurse.training.other_trainers import (
     Sound,
     Told,
     refuse_extra_steps,
+    refuse_training_data,
     refuse_values,
 )
 
@@ -81,7 +80,7 @@ def refuse_settings(args: Any, options: dict[str, Any], plan: Plan, told: Told) 
         raise InvalidInput(f"max_steps is {args.max_steps}, but the plan has {plan.all_steps} steps; leave it out")
     if args.metric_for_best_model is not None:
         told.refuse_choice("metric_for_best_model", args.metric_for_best_model)
-    if args.eval_strategy != "no":
+    if args.eval_strategy != "no" and options.get("eval_dataset") is not None:
         told.say_hidden("trainer.evaluate()")
 
 
@@ -93,19 +92,9 @@ def refuse_trainer(trainer: Any) -> None:
         raise Unsupported(f"accelerate is set up with a GradScaler, or to add up gradients of several steps; {_SIZE}")
     if len(trainer.label_names) != 1:
         raise Unsupported(
-            f"label_names are {trainer.label_names}: loss_fn(output, labels) takes one; name it in TrainingArguments"
+            f"label_names are {trainer.label_names}, as the model's forward has them: loss_fn(output, labels) takes "
+            'one. Name it: TrainingArguments(…, label_names=["labels"])'
         )
-
-
-def refuse_begun(folder: Path, taken: int, left: int) -> None:
-    """Raise if a model is to begin where all steps of the plan are counted; warn where some are."""
-    if not taken:
-        return
-    message = (
-        f"{taken:,} steps of this plan are counted in {folder} and stay counted; {left:,} are left for this model. "
-        "To go on: train(resume_from_checkpoint=True). To begin anew, which costs everybody as much once more: "
-        "another output_dir"
-    )
-    if not left:
-        raise PlanExhausted(message)
-    warnings.warn(message, PrivyPurseWarning, stacklevel=3)
+    measured = trainer.eval_dataset
+    for each in measured.values() if isinstance(measured, dict) else [measured]:
+        refuse_training_data(each, trainer.train_dataset)  # now, not when steps were taken

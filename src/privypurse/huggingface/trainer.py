@@ -14,14 +14,14 @@ from transformers.trainer_utils import TrainOutput
 from privypurse import losses
 from privypurse.errors import InvalidInput
 from privypurse.huggingface.discreet import DiscreetTrainer, public
-from privypurse.huggingface.settings import refuse_begun, refuse_settings, refuse_trainer
+from privypurse.huggingface.settings import refuse_settings, refuse_trainer
 from privypurse.huggingface.steps import Steps, last_whole
 from privypurse.plans import Plan
 from privypurse.training.callbacks import OTHERS
 from privypurse.training.execution import Execution
 from privypurse.training.isolation.tracking.structures import untracked
 from privypurse.training.make_private import PrivateModel, PrivateOptimizer, make_private
-from privypurse.training.other_trainers import FIGURES, Told, require_counted
+from privypurse.training.other_trainers import FIGURES, Told, refuse_begun, require_counted
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -103,7 +103,8 @@ class Trainer(DiscreetTrainer):
         )
         self._private = model, self.optimizer, Steps(loader, self._plan.all_steps)
         if not self._resumes:
-            refuse_begun(self._folder, self.optimizer.steps_taken, len(loader))
+            taken, go_on = self.optimizer.steps_taken, "train(resume_from_checkpoint=True)"
+            refuse_begun(self._folder, taken, len(loader), go_on, "another output_dir")
         return self._private[2]
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
@@ -131,7 +132,11 @@ class Trainer(DiscreetTrainer):
         """One loss for each record, in evaluation too."""
         given, name = dict(inputs), self.label_names[0]
         if name not in given:
-            raise InvalidInput(f"records have {', '.join(given)} and no {name}, which the loss is made of")
+            raise InvalidInput(
+                f"batches have {', '.join(given)} and no {name}, which the loss is made of. Give each record an "
+                f"entry {name} of numbers (words are left out of batches); for a causal language model its input_ids "
+                "once more, -100 where padded"
+            )
         labels = given.pop(name)
         outputs = model(**given)
         found = self._loss(outputs, labels)

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningDataModule
-from torch.utils.data import Dataset
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import Dataset, IterableDataset
 
 from privypurse.errors import InvalidInput
 from privypurse.lightning.private_fit import PrivateFit, Step
@@ -19,7 +21,7 @@ from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.ledger_account import require_ledger
-from privypurse.training.other_trainers import FIGURES, Told, refuse_extra_steps
+from privypurse.training.other_trainers import FIGURES, Told, refuse_extra_steps, refuse_training_data
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -65,8 +67,9 @@ class PrivateDataModule(LightningDataModule):
         """
         if internal and folder is None:
             raise InvalidInput("internal=True keeps figures in a file of the run; give folder=")
-        refuse_extra_steps(plan)
         require_ledger(plan, ledger, seed)
+        refuse_extra_steps(plan)
+        _refuse_loaders(val_dataloaders, dataset)
         options = {
             "person": person,
             "loss_reduction": loss_reduction,
@@ -125,3 +128,15 @@ class PrivateSteps:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Nothing to do."""
+
+
+def _refuse_loaders(val_dataloaders: Any, trained: Any) -> None:
+    """Raise for what Lightning cannot go over, and for the training data: now, not when steps were taken."""
+    loaders = tree_leaves(val_dataloaders)
+    if any(isinstance(each, Dataset | Tensor) and not isinstance(each, IterableDataset) for each in loaders):
+        raise InvalidInput(
+            f"val_dataloaders is a {type(val_dataloaders).__name__} of records; give a loader of them: "
+            "DataLoader(others, batch_size=…)"
+        )
+    for loader in loaders:
+        refuse_training_data(getattr(loader, "dataset", None), trained)

@@ -24,7 +24,7 @@ from privypurse.training.isolation.tracking.record_sum import FOREIGN
 from privypurse.training.isolation.tracking.states import Total, plain, state_of
 from privypurse.training.ledger_account import STEPS
 from privypurse.training.make_private import make_private
-from privypurse.training.other_trainers import Told, require_counted
+from privypurse.training.other_trainers import Told, refuse_begun, require_counted
 
 leave_alone(Trainer)  # a module points back to it, and it holds everything
 
@@ -89,6 +89,9 @@ class PrivateFit(DiscreetFit):
         self._undo.callback(self._optimizer.close)
         self._module, self._trainer, self._run = pl_module, trainer, self._optimizer._current_batch.run
         self._require_later_than(trainer._checkpoint_connector._loaded_checkpoint)
+        if self._folder is not None and not trainer._checkpoint_connector._loaded_checkpoint:
+            taken, left = self._run.steps_taken, self._run.steps_left
+            refuse_begun(self._folder, taken, left, "fit(…, ckpt_path=…)", "another folder=")
         self._batches: Iterator[Any] | None = None
         self._at = self._run.steps_taken
         self._undo.callback(self._leave_batches)

@@ -45,7 +45,10 @@ _SOUND: Sound = {
 }
 """Defaults are sound."""
 
-_TRIES = "it takes steps to try something out, and chooses by the training loss, which nobody has paid for"
+_TRIES = (
+    "it takes steps to try something out, and chooses by the training loss, which nobody has paid for; try it out on "
+    "public or made-up records, without this data module"
+)
 _CALLBACKS: dict[type, str] = {
     GradientAccumulationScheduler: LARGER,
     LearningRateFinder: _TRIES,
@@ -84,11 +87,12 @@ def _refuse_length(trainer: Any, plan: Plan) -> None:
     if trainer.max_steps >= 0:
         most = min(most, trainer.max_steps)
     if most > plan.all_steps:
+        parts = min(10, plan.all_steps)
         raise InvalidInput(
             f"max_epochs is {epochs} and max_steps is {trainer.max_steps}, which is more than the {plan.all_steps:,} "
             "steps of the plan: one pass over the training data is the whole run. Write Trainer(max_epochs=1); for "
-            f"ten parts with validation and checkpoints between them Trainer(max_epochs=10, limit_train_batches="
-            f"{max(plan.all_steps // 10, 1)})"
+            f"{parts} parts with validation and checkpoints between them Trainer(max_epochs={parts}, "
+            f"limit_train_batches={plan.all_steps // parts})"
         )
 
 

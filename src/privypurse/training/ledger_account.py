@@ -37,10 +37,15 @@ _SECONDS = 60.0
 _FOREVER = np.iinfo(np.int64).max
 
 
-def require_ledger(plan: PlanBase, ledger: Any, seed: int | None) -> None:
-    """Raise unless the plan or schedule may be trained with this ledger, or with none."""
+def require_plan(plan: Any) -> None:
+    """Raise for what is no plan and no schedule."""
     if not isinstance(plan, PlanBase):
         raise InvalidInput(f"plan is a {type(plan).__name__}; make one: pp.plan(budgets, steps=…, batch_size=…)")
+
+
+def require_ledger(plan: PlanBase, ledger: Any, seed: int | None) -> None:
+    """Raise unless the plan or schedule may be trained with this ledger, or with none."""
+    require_plan(plan)
     if isinstance(ledger, Account):  # of rounds, which reserve as a whole
         return
     if ledger is None:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from privypurse.errors import InvalidInput, PrivyPurseWarning, Unsupported
+from privypurse.errors import InvalidInput, PlanExhausted, PrivyPurseWarning, Unsupported
 from privypurse.plans import Plan
 from privypurse.training.callbacks import OTHERS, Figures, LocalLog
+from privypurse.training.ledger_account import require_plan
 from privypurse.training.validation import looks_at_members, require_measured
 
 FIGURES = "figures.jsonl"
@@ -60,11 +61,27 @@ def require_counted(checkpoint: str, steps: int, folder: Path | None, counted: i
         )
 
 
+def refuse_begun(folder: Path, taken: int, left: int, go_on: str, anew: str) -> None:
+    """Raise if a model is to begin where all steps of the plan are counted; warn where some are."""
+    if not taken:
+        return
+    begins = f"To begin anew, which costs everybody as much once more: {anew}"
+    if not left:
+        raise PlanExhausted(f"all {taken:,} steps of this plan are counted in {folder}, and none is left. {begins}")
+    warnings.warn(
+        f"{taken:,} steps of this plan are counted in {folder} and stay counted; {left:,} are left for this model, "
+        f"which begins from where it is. To go on from a checkpoint: {go_on}. {begins}",
+        PrivyPurseWarning,
+        stacklevel=3,
+    )
+
+
 class Told:
     """What of a run is told to others, and the file, if any, that holds the rest (rule 6)."""
 
     def __init__(self, plan: Plan, seed: int | None, measured: str, file: Path | None) -> None:
         """``measured`` says whose records the Trainer validates on (`Validation.measured`)."""
+        require_plan(plan)
         require_measured(measured, of_records=True)
         self.epsilon = None if seed is not None else plan.public_epsilon  # a seeded run promises nothing
         self.hides = measured == OTHERS

@@ -113,6 +113,9 @@ def looks_at_members(on: Any, trained: Any) -> bool:
     """Whether these are, as far as one sees, records that are trained on."""
     if on is trained or getattr(on, "dataset", None) is trained:
         return True
+    if isinstance(on, list) and isinstance(trained, list):  # a slice has the very records
+        own = {id(record) for record in trained if isinstance(record, dict | tuple | list)}
+        return any(id(record) in own for record in on)
     (whole, rows), (other, members) = _rows(on), _rows(trained)
     return whole is other and (rows is None or members is None or bool(np.isin(rows, members).any()))
 

@@ -89,6 +89,8 @@ def test_without_a_checkpoint_only_what_is_left_is_taken(killed, tmp_path):
     with pytest.warns(pp.PrivyPurseWarning, match="4 steps of this plan are counted"):
         _, counting = goes_on(folder, resume=None)
     assert counting.steps == [5, 6]
+    with pytest.raises(pp.PlanExhausted, match=r"all 6 steps .* none is left.*another output_dir"):
+        goes_on(folder, resume=None)
 
 
 @pytest.mark.parametrize("weights_alone", [True, False])

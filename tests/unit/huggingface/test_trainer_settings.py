@@ -110,6 +110,7 @@ def test_what_a_launcher_asks_for_and_labels_by_several_names():
 
     made = {"is_deepspeed_enabled": False, "is_fsdp_enabled": False, "label_names": ["labels"]}
     made |= {"accelerator": SimpleNamespace(scaler=None), "args": SimpleNamespace(gradient_accumulation_steps=1)}
+    made |= {"train_dataset": [{}], "eval_dataset": None}
     refuse_trainer(SimpleNamespace(**made))
     with pytest.raises(pp.Unsupported, match="GradScaler"):
         refuse_trainer(SimpleNamespace(**{**made, "accelerator": SimpleNamespace(scaler=object())}))
@@ -118,6 +119,25 @@ def test_what_a_launcher_asks_for_and_labels_by_several_names():
             refuse_trainer(SimpleNamespace(**{**made, name: True}))
     with pytest.raises(pp.Unsupported, match="label_names"):
         refuse_trainer(SimpleNamespace(**{**made, "label_names": ["start_positions", "end_positions"]}))
+    with pytest.raises(pp.Unsupported, match=r'TrainingArguments\(…, label_names=\["labels"\]\)'):
+        refuse_trainer(SimpleNamespace(**{**made, "label_names": []}))
+
+
+@pytest.mark.parametrize("how", ["whole", "slice", "named"])
+def test_evaluation_on_the_training_data_is_refused_before_a_step_is_taken(tmp_path, how):
+    data = sentences(gpt2())
+    measured = {"whole": data, "slice": data[3:5], "named": {"others": sentences(gpt2(), 2, seed=2), "own": data}}[
+        how
+    ]
+    with pytest.raises(pp.InvalidInput, match="training data"):
+        trainer(tmp_path, gpt2(), data=data, eval_dataset=measured)
+    trainer(tmp_path, gpt2(), data=data, eval_dataset=sentences(gpt2()))  # the same words, of others
+
+
+def test_what_is_no_plan_is_named(tmp_path):
+    for plan, name in ((None, "NoneType"), ([1.0], "list")):
+        with pytest.raises(pp.InvalidInput, match=rf"plan is a {name}; make one: pp\.plan"):
+            Trainer(gpt2(), settings(tmp_path), plan=plan, train_dataset=[])
 
 
 def test_a_plan_with_extra_steps_is_refused(tmp_path):
@@ -138,7 +158,8 @@ def test_nothing_is_chosen_by_people_who_are_not_charged(tmp_path):
 def test_figures_on_the_training_data_are_refused(tmp_path):
     model = gpt2()
     data, others = sentences(model), sentences(model, 4, seed=2)
-    made = trainer(tmp_path, model, data=data, eval_dataset={"others": others, "mine": data})
+    made = trainer(tmp_path, model, data=data, eval_dataset=others)
+    made.eval_dataset = {"others": others, "mine": data}  # past the look that is had when it is made
     assert "eval_others_loss" in made.evaluate({"others": others})
     part = torch.utils.data.Subset(data, [0, 1])
     for asked, on in ((made.evaluate, None), (made.evaluate, data), (made.evaluate, part), (made.predict, data)):
@@ -179,7 +200,7 @@ def test_too_few_records_are_counted(tmp_path):
 def test_records_without_labels_are_named(tmp_path):
     model = gpt2()
     data = [{name: value for name, value in record.items() if name != "labels"} for record in sentences(model)]
-    with pytest.raises(pp.InvalidInput, match="no labels"):
+    with pytest.raises(pp.InvalidInput, match=r"no labels.*input_ids once more, -100 where padded"):
         trainer(tmp_path, model, data=data).train()
 
 

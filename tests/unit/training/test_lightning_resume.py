@@ -11,7 +11,8 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 import privypurse as pp
-from lightning_tools import Classifier, by_make_private, fit, planned, public, run_script, trainer
+from lightning_tools import Classifier, by_make_private, fit, planned, public, records, run_script, trainer
+from privypurse.lightning import PrivateDataModule
 from training_tools import same, steps_on_disk
 
 torch.set_num_threads(1)
@@ -144,3 +145,20 @@ def test_an_interrupted_run_lets_go_of_its_folder(tmp_path):
     assert steps_on_disk(tmp_path / "steps") == 6  # exactly: what was reserved ahead is given back
     module = Classifier()
     assert fit(module, plan, trainer(), seed=None, folder=tmp_path).global_step == 6
+
+
+def test_a_model_that_begins_where_steps_are_counted_is_told_so(tmp_path):
+    """The steps that are left go to it; who forgot ckpt_path hears of it, and with none left nothing begins."""
+    plan = planned(steps=4)
+
+    def begun(**how):
+        data = PrivateDataModule(records(), plan, folder=tmp_path)
+        used = trainer(**how)
+        used.fit(Classifier(), datamodule=data)
+        return used.global_step
+
+    assert begun(max_epochs=-1, max_steps=3) == 3
+    with pytest.warns(pp.PrivyPurseWarning, match=r"3 steps .* 1 are left for this model.*ckpt_path"):
+        assert begun() == 1
+    with pytest.raises(pp.PlanExhausted, match=r"all 4 steps .* none is left.*another folder="):
+        begun()

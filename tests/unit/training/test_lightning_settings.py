@@ -237,3 +237,31 @@ def test_two_processes_take_the_steps_of_make_private_in_two_processes(tmp_path)
     done = run_script(DDP, tmp_path)
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / f"rank{rank}").read_text() for rank in (0, 1)] == ["5 True 2"] * 2
+
+
+def test_the_parts_that_are_proposed_fit_the_plan():
+    for steps, parts in (
+        (6, r"max_epochs=6, limit_train_batches=1\)"),
+        (25, r"max_epochs=10, limit_train_batches=2\)"),
+    ):
+        with pytest.raises(pp.InvalidInput, match=parts):
+            fit(Classifier(), planned(steps=steps), trainer(max_epochs=100))
+    assert fit(Classifier(), planned(steps=6), trainer(max_epochs=6, limit_train_batches=1)).global_step == 6
+
+
+@pytest.mark.parametrize("kind", ["data set", "list", "dictionaries"])
+def test_records_in_place_of_a_loader_are_told_so(kind):
+    made = {"data set": records(4), "list": [*records(4)], "dictionaries": [{"x": torch.ones(2), "y": 1}]}
+    with pytest.raises(pp.InvalidInput, match=r"give a loader of them: DataLoader\(others"):
+        PrivateDataModule(records(), planned(), val_dataloaders=made[kind])
+
+
+def test_the_training_data_are_refused_for_validation_before_a_step_is_taken():
+    data = records()
+    with pytest.raises(pp.InvalidInput, match="this is the training data"):
+        PrivateDataModule(data, planned(), val_dataloaders=[DataLoader(records(4)), DataLoader(data)])
+
+
+def test_what_is_no_plan_is_named():
+    with pytest.raises(pp.InvalidInput, match="plan is a TensorDataset; make one"):
+        PrivateDataModule(planned(), records())

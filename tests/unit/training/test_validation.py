@@ -295,6 +295,7 @@ def test_members_are_not_validated_on() -> None:
         (members, members),
         (members, Subset(members, [1, 2])),
         (train, Subset(both, range(40))),
+        (listed := [*members], listed[7:9]),
     ):
         with pytest.raises(pp.InvalidInput, match="records that are trained on"):
             trained(validate, dataset=dataset)
