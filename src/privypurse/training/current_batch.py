@@ -13,6 +13,7 @@ from torch import Tensor
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import Tape
 from privypurse.training.gradients.recomputation import refuse_around_model
+from privypurse.training.graphed import Graphs, Replay
 from privypurse.training.isolation.model import require_isolated
 from privypurse.training.isolation.tracking.operation import require_constant
 from privypurse.training.isolation.tracking.record_sum import FOREIGN, over_records
@@ -21,13 +22,15 @@ from privypurse.training.isolation.tracking.structures import handed, mixed, pla
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.physical_batches import Batch
 
+_LATER = 1 / 500  # how likely a later batch is checked where batches are replayed: a check takes as long as ten
+
 
 @dataclass
 class Pass:
     """A forward pass of some records of the batch at hand."""
 
     places: Places
-    tape: Tape
+    tape: Tape | Replay
     returned: list[bool] = field(default_factory=list)
     """Something for each gradient that came back to the model's output."""
 
@@ -35,8 +38,8 @@ class Pass:
 class CurrentBatch:
     """Which records of the batch at hand went through the model, between the loader and the optimizer's step."""
 
-    def __init__(self, run: PrivateRun, loss_reduction: str) -> None:
-        self.run, self._reduction = run, loss_reduction
+    def __init__(self, run: PrivateRun, loss_reduction: str, capture: bool | None = None) -> None:
+        self.run, self._reduction, self._graphs = run, loss_reduction, Graphs(run, capture)
         self._released: dict[str, tuple[Tensor, int]] = {}
         self.restart()
         self._constants: set[torch.Size] = set()
@@ -72,22 +75,38 @@ class CurrentBatch:
     def watch(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A forward pass of the model on (a part of) the batch at hand."""
         refuse_around_model()
-        places, constants = self._places_of(inputs, options)
+        places, others = self._places_of(inputs, options)
+        constants = frozenset(id(value) for value in others if not self._has_rows(value, places.size))
         inputs, options = untracked(inputs), untracked(options)
-        due = places.size > 0 and self.run.keys.due("model" if places.size > 1 else "one record")
+        later = _LATER if self._graphs.on else None
+        due = places.size > 0 and self.run.keys.due("model" if places.size > 1 else "one record", later)
         if due:
             require_isolated(self.run.recorder, inputs, options, places.size, constants)
         self.run.require_true_gradients((inputs, options), places.size, constants)
-        drawn = places.drawn
-        this = Pass(places, Tape(places.size, open=lambda: drawn.crossed, constants=constants))
-        output = self.run.recorder.forward(this.tape, *inputs, **options)
-        if due:
+        replayed = None
+        if self._replayable(places, others):
+            replayed = self._graphs.forward((inputs, options), places.size, self._batch.first)  # type: ignore[union-attr]
+        if replayed is None:
+            drawn = places.drawn
+            tape = Tape(places.size, open=lambda: drawn.crossed, constants=constants)
+            output = self.run.recorder.forward(tape, *inputs, **options)
+            this = Pass(places, tape)
+        else:
+            this, output = Pass(places, replayed[0]), replayed[1]
+        if due and replayed is not None:
+            self._graphs.require_same(output, (inputs, options))
+        elif due:
             self.run.recorder.refuse_strangers(output)
         self._passes.append(this)
         return handed(output, places, this.returned)
 
-    def _places_of(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Places, frozenset[int]]:
-        """Whose rows the inputs are, and the ids of those that are the same for all records and have no row for each.
+    def _replayable(self, places: Places, others: list[Tensor]) -> bool:
+        """Whether a pass is that of a whole batch with one record for each unit, and of nothing else."""
+        batch = self._batch
+        return batch is not None and batch.one_each and places.whole and not self._passes and not others
+
+    def _places_of(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Places, list[Tensor]]:
+        """Whose rows the inputs are, and those inputs that are the same for all records.
 
         Raises unless they are of the batch at hand, and for the first time.
         """
@@ -100,7 +119,7 @@ class CurrentBatch:
             )
         if any(value.requires_grad for value in others):
             raise InvalidInput(FOREIGN)
-        return places, frozenset(id(value) for value in others if not self._has_rows(value, places.size))
+        return places, others
 
     def _has_rows(self, value: Tensor, records: int) -> bool:
         """Whether an input that is not from the loader has an entry for each record; raises if these differ.
@@ -205,4 +224,7 @@ class CurrentBatch:
         units, owner = batch.places(self.run.setup)
         for each in (each for each in passes if each.places.size):
             some = ... if each.places.whole else torch.as_tensor(each.places.rows(), device=units.device)
-            self.run.add(each.tape, units[some], owner)
+            if isinstance(each.tape, Replay):
+                each.tape.add(units)
+            else:
+                self.run.add(each.tape, units[some], owner)

@@ -17,11 +17,12 @@ from torch.utils.data import Dataset, TensorDataset
 from privypurse._totals import say_not_kept
 from privypurse._validate import integer
 from privypurse.accounting import Progress
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, Unsupported
 from privypurse.plans import Plan
 from privypurse.training.callbacks import Callback, Figures
-from privypurse.training.captured import CapturedSteps, one_record_each, static_size
+from privypurse.training.captured import CapturedSteps, largest_size, one_record_each
 from privypurse.training.checkpoints import Checkpoints
+from privypurse.training.cuda_graphs import NotCapturable
 from privypurse.training.distributed import unwrapped
 from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.failing_records import add_forgivingly, one_shape, require_forgivable
@@ -35,7 +36,7 @@ from privypurse.training.isolation.model import require_isolated
 from privypurse.training.ledger_account import STEPS, Account, require_ledger
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.model_inputs import Inputs, arguments
-from privypurse.training.physical_batches import Batch, moved
+from privypurse.training.physical_batches import Batch, few_shapes, moved
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
@@ -135,7 +136,7 @@ def train(
         saved = Checkpoints(folder, run, records, optimizer, scheduler, watch)
         run.charge_to(ledger, purpose)  # before what was saved: the ledger may know of later steps
         begun_at = _resumed(run, saved)
-        batches = _summed(run, records, loss_fn, captured, forgiving)
+        batches, captured = _summed(run, records, loss_fn, captured, forgiving)
         _take(batches, goal, _Applied(run, optimizer, scheduler, saved, watch), execution.progress)
     return _outcome(run, begun_at, time.perf_counter() - begun, captured, watch)
 
@@ -276,16 +277,27 @@ def _placed(setup: Setup, records: PlannedRecords) -> tuple[bool, PlannedRecords
 
 def _summed(
     run: PrivateRun, records: PlannedRecords, loss_fn: Loss, captured: bool, forgiving: bool
-) -> Iterator[Tensor]:
-    """Adds one step's clipped gradients to the run at each turn; gives the mean loss of its last batch."""
+) -> tuple[Iterator[Tensor], bool]:
+    """Adds one step's clipped gradients to the run at each turn, and gives the mean loss of its last batch; and
+    whether steps are captured after all."""
     most = records.execution.max_physical_batch
     if captured:
-        steps = CapturedSteps(run, records.dataset, loss_fn, checked=not forgiving)  # type: ignore[arg-type]
-        return steps.steps(Draws(run, records, most or static_size(run.plan)))
+        largest = most or largest_size(run.plan)
+        multiple = largest if forgiving else few_shapes(run.plan.batch_size, largest)
+        draws = Draws(run, records, largest, multiple)
+        try:
+            steps = CapturedSteps(run, records.dataset, loss_fn, draws, not forgiving)  # type: ignore[arg-type]
+        except NotCapturable as why:
+            if records.execution.capture:
+                raise Unsupported(
+                    f"no graph can hold this model and loss ({why}); give execution=pp.Execution(capture=False)"
+                ) from why
+        else:
+            return steps.steps(), True
     if forgiving:
         size = one_shape(run.plan, most)
-        return _eager(Draws(run, records, size, multiple=size), loss_fn, add_forgivingly)
-    return _eager(Draws(run, records), loss_fn, _add)
+        return _eager(Draws(run, records, size, multiple=size), loss_fn, add_forgivingly), False
+    return _eager(Draws(run, records), loss_fn, _add), False
 
 
 Add = Callable[[PrivateRun, Loss, Inputs, Any, Batch], Tensor]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from privypurse._totals import say_not_kept
 from privypurse.errors import InvalidInput
@@ -25,6 +25,7 @@ from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.tracking.tensor import leave_to_python
 from privypurse.training.ledger_account import require_ledger
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.physical_batches import few_shapes
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
@@ -252,7 +253,10 @@ def make_private(
         say_not_kept(seed)
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     if execution.capture:
-        raise InvalidInput("capture=True is for pp.train: here the loop is yours; leave capture out")
+        raise InvalidInput(
+            "capture=True is for pp.train; in a loop of your own the model's passes are captured on a GPU where they "
+            "can be: leave capture out, or give False for never"
+        )
     if isinstance(model, PrivateModel) or isinstance(optimizer, PrivateOptimizer):
         raise InvalidInput("this model or optimizer is private already; give make_private the ones inside: .inner")
     setup = Setup(records.plan, unwrapped(model), optimizer, seed)
@@ -260,8 +264,7 @@ def make_private(
     run.charge_to(ledger, purpose)
     run.require_open()
     leave_to_python()
-    current_batch = CurrentBatch(run, loss_reduction)
-    on_gpu = isinstance(dataset, TensorDataset) and dataset.tensors[0].device.type != "cpu"
-    multiple = 64 if on_gpu and execution.max_physical_batch is None else 1
+    current_batch = CurrentBatch(run, loss_reduction, execution.capture)
+    multiple = 1 if setup.device.type == "cpu" else few_shapes(plan.batch_size, execution.max_physical_batch)
     loader = PrivateLoader(Draws(run, records, multiple=multiple), current_batch)
     return PrivateModel(setup.recorder.model, current_batch), PrivateOptimizer(optimizer, current_batch), loader

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,12 +40,12 @@ class Batch:
     check: bool = False
     """Whether to check, while loading, that records are kept apart."""
 
-    @property
+    @cached_property
     def one_each(self) -> bool:
         """Whether every unit has one record here."""
         return bool(np.array_equal(self.owner[: self.real], np.arange(self.units.size)))
 
-    @property
+    @cached_property
     def real(self) -> int:
         """Records that are somebody's; padding comes behind them."""
         return int(np.count_nonzero(self.owner < self.units.size))
@@ -56,15 +58,34 @@ class Batch:
         padding = np.arange(self.records.size - self.real)  # each by itself: what is nobody's is not added up
         nobody = np.full(padding.size, setup.plan.people)
         owner = np.concatenate([self.owner[: self.real], self.units.size + padding])
-        units = torch.as_tensor(np.concatenate([self.units, nobody]), device=setup.device)
-        places = torch.as_tensor(owner, device=setup.device)
-        return (units[places], None) if self.one_each else (units, places)
+        units = np.concatenate([self.units, nobody])
+        if self.one_each:
+            return on_device(units[owner], setup.device), None
+        return on_device(units, setup.device), on_device(owner, setup.device)
 
     def padded(self, size: int) -> Batch:
         """The same batch with stand-ins up to ``size`` records, copies of its first. They weigh nothing."""
         missing = size - self.records.size
         records = np.concatenate([self.records, np.full(missing, self.records[0] if self.records.size else 0)])
         return replace(self, records=records, owner=np.concatenate([self.owner, np.full(missing, self.units.size)]))
+
+
+def on_device(numbers: IntArray, device: torch.device) -> Tensor:
+    """The numbers there. A GPU is not waited for: the copy takes its turn behind the work that it has."""
+    found = torch.from_numpy(numbers)
+    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)
+
+
+def few_shapes(batch_size: float, most: int | None) -> int:
+    """Of how many records a batch's size is padded to a multiple on a GPU, by public numbers alone.
+
+    It so meets a handful of sizes, and padding is at most a sixteenth of the expected batch (from 32 records on).
+    """
+    multiple = 1 << max(0, math.frexp(batch_size / 16)[1] - 1)
+    multiple = max(multiple, 2 if batch_size >= 16 else 1)
+    while most is not None and most % multiple:
+        multiple //= 2
+    return multiple
 
 
 def loaded(
@@ -74,7 +95,7 @@ def loaded(
     if type(dataset) is TensorDataset and workers == 0 and collate_fn is None:
         tensors = dataset.tensors
         for batch in batches:
-            index = torch.as_tensor(batch.records, device=tensors[0].device)
+            index = on_device(batch.records, tensors[0].device)
             yield batch, [tensor[index] for tensor in tensors]
         return
     loading = _Loading(dataset, collate_fn or _collated)

@@ -75,7 +75,8 @@ class PlannedRecords:
         A person is never split, since their records are clipped as one sum (rule 12: isolation). Without any records
         there is one batch, of padding alone.
         """
-        units = units[self.held[units] > 0]  # who has no records is in no batch
+        if self.plan.owner is not None:
+            units = units[self.held[units] > 0]  # who has no records is in no batch
         if units.size == 0:
             return [Batch(units, units, units).padded(multiple)]
         records, owner = self._of(units, source)

@@ -26,7 +26,7 @@ class Draws:
     def __init__(self, run: PrivateRun, records: PlannedRecords, most: int | None = None, multiple: int = 1) -> None:
         """Batches have at most ``most`` records (default: as the execution says), padded to a ``multiple`` of them,
         so that a device meets few shapes."""
-        self.run, self.records, self._multiple = run, records, multiple
+        self.run, self.records, self.multiple = run, records, multiple
         self.most = records.execution.max_physical_batch if most is None else most
         self._drawn: dict[int, list[Batch]] = {}
         self._shapes: list[torch.Size] = []
@@ -57,7 +57,7 @@ class Draws:
             self._taking_part, self._sampler = self._sampled()
         if step not in self._drawn:
             source = self.run.source.for_step(step, self.run.processes.rank)
-            drawn = self.records.batches(self._sampler.draw(source), source, self.most, self._multiple)
+            drawn = self.records.batches(self._sampler.draw(source), source, self.most, self.multiple)
             self._drawn[step] = [replace(batch, step=step) for batch in drawn]
         return self._drawn[step]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
         raise InvalidInput("no gradient came back to any trainable layer; was loss.backward() called?")
     with full_precision(tape.device):
         if owner is None:
-            return _norms(tape, uses)
+            return _norms(tape, uses, one_each=True)
         assert units is not None
         return _of_units(tape, uses, owner, units)
 
@@ -81,7 +82,7 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
     counts = torch.bincount(owner, minlength=units)
     several = torch.nonzero(counts > 1).flatten()
     # Taken even if nobody has one record alone: rules keep what they made for the norm, and the sum is made of that.
-    each = _norms(tape, uses)
+    each = _norms(tape, uses, one_each=False)
     found = torch.zeros(units, dtype=each.dtype, device=each.device).index_copy_(0, owner, each)
     if not several.numel():
         return found
@@ -94,13 +95,16 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
     return found.to(wider).index_copy_(0, several, total.sqrt().to(wider))
 
 
-def _norms(tape: Tape, uses: Uses) -> Tensor:
+def _norms(tape: Tape, uses: Uses, one_each: bool) -> Tensor:
+    """Of every record; ``one_each`` says that these are the norms that clip."""
     if tape.device.type == "cuda":
         # A GPU has the memory of the forward pass free again by now, and making gradients twice costs it more.
         cache = GradientCache(sum(call.held for call in tape.finished()) * 3 // 2)
         for call in tape.finished():
             call.cache = cache
     apart = {name for name, calls in uses.items() if len(calls) > 1}
+    for call in tape.finished():
+        call.kept_is_measured = one_each and apart.isdisjoint(call.names.values())
 
     def squares() -> Iterator[Tensor]:
         for call in tape.finished():
@@ -109,7 +113,11 @@ def _norms(tape: Tape, uses: Uses) -> Tensor:
                 yield from (each for local, each in found.items() if call.names[local] not in apart)
         yield from (_squares_of_uses(uses[name]) for name in sorted(apart))
 
-    return total_of(squares()).sqrt()
+    if tape.device.type == "cpu":
+        return total_of(squares()).sqrt()
+    found = list(squares())  # added up at once: a GPU has much to do before each of many small sums
+    kind = reduce(torch.promote_types, (each.dtype for each in found))
+    return torch.stack([each.to(kind) for each in found]).sum(dim=0).sqrt()
 
 
 def _squares_of_uses(calls: list[tuple[Call, str]]) -> Tensor:

@@ -9,6 +9,7 @@ along the first dimension is a slice of the lines, which matrix products take as
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -17,7 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privypurse.training.gradients.numerics import PASS, as_wide, from_grams, from_made, spread, square_sum, total_of
+from privypurse.training.gradients.numerics import (
+    PASS,
+    as_short_as_convolutions,
+    as_wide,
+    from_grams,
+    from_made,
+    spread,
+    square_sum,
+    total_of,
+)
 from privypurse.training.gradients.rule import Call, handles
 from privypurse.training.gradients.weight_and_bias import ProductRule
 
@@ -232,7 +242,8 @@ class ConvolutionRule(ProductRule):
                 by_group = _ghost(layer, a, g, way.whole)
             else:
                 into = None if kept is None else kept[some].flatten(0, 1)
-                parts = [square_sum(part) for part in _gradients(layer, a, g, way.whole, into)]
+                with as_short_as_convolutions() if call.kept_is_measured and kept is not None else nullcontext():
+                    parts = [square_sum(part) for part in _gradients(layer, a, g, way.whole, into)]
                 by_group = torch.stack(parts).sum(dim=0)
                 if kept is None:
                     padded = _padded(layer, a)

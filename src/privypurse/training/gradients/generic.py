@@ -24,8 +24,10 @@ _RECURRENT = {
 
 _CANNOT = {
     "saved tensor hooks": "uses gradient checkpointing inside",
+    "_NoopSaveInputs": "uses gradient checkpointing inside",
     "called random operation": "draws random numbers inside",
     "setup_context": "uses an autograd.Function of its own that torch.func cannot take",
+    "vmap support": "uses an autograd.Function of its own that torch.func cannot take",
 }
 """What torch.func says of a layer that cannot be run for each record, and why that is."""
 

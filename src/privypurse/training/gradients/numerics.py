@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+_short_convolutions: list[bool] = []
+"""Whether the model's own convolutions take TensorFloat-32, where full precision was asked for."""
+
 PASS = 16  # multiply-adds of a large product in the time in which one element is read, changed and written
 
 
@@ -21,6 +24,8 @@ def full_precision(device: torch.device) -> Iterator[None]:
     """
     backends: Any = torch.backends
     with ExitStack() as stack:
+        _short_convolutions.append(device.type == "cuda" and _takes_tf32(backends.cudnn))
+        stack.callback(_short_convolutions.pop)
         try:
             before = torch.get_float32_matmul_precision()
             stack.callback(torch.set_float32_matmul_precision, before)
@@ -34,6 +39,26 @@ def full_precision(device: torch.device) -> Iterator[None]:
         else:
             _set(stack, backends.cudnn, "allow_tf32", False)
         stack.enter_context(torch.autocast(device.type, enabled=False))
+        yield
+
+
+def _takes_tf32(cudnn: Any) -> bool:
+    return cudnn.conv.fp32_precision == "tf32" if hasattr(cudnn, "conv") else bool(cudnn.allow_tf32)
+
+
+@contextmanager
+def as_short_as_convolutions() -> Iterator[None]:
+    """Inside of `full_precision`: products of float32 as the model's own convolutions take them.
+
+    For a gradient that is kept, and measured as it was kept: however it was rounded, it is no larger than its norm.
+    """
+    with ExitStack() as stack:
+        if _short_convolutions and _short_convolutions[0]:
+            try:
+                stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+                torch.set_float32_matmul_precision("high")
+            except RuntimeError:
+                _set(stack, torch.backends.cuda.matmul, "fp32_precision", "tf32")
         yield
 
 

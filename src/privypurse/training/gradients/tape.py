@@ -354,6 +354,15 @@ class Recorder:
         floats = isinstance(value, Tensor) and value.is_floating_point()
         return _Refusal.apply(value, self._anchor(value.device)) if floats else value  # type: ignore[no-untyped-call]
 
+    @contextmanager
+    def captured(self) -> Iterator[None]:
+        """Inside, passes have nothing to do with those before: neither what is random in them nor where they end."""
+        key, anchors, self.key, self._anchors = self.key, self._anchors, None, {}
+        try:
+            yield
+        finally:
+            self.key, self._anchors = key, anchors
+
     def _anchor(self, device: torch.device) -> Tensor:
         """Something that asks for a gradient, so that one comes back to a layer whose input asks for none."""
         if device not in self._anchors:

@@ -42,11 +42,13 @@ _SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
 # others. On average over all entries they may differ by these shares: of what records differ by, and of their size.
 _SAME_ON_AVERAGE = (1e-3, 1e-4)
 
+_BY_CHANCE = 0.1  # of the size of what comes back: no more than this is put down to the order of a GPU's threads
+
 _LOUD = 1000.0  # instead of about 1: what a loud record's losses weigh
 
 _MODEL = "what the model gives"
 
-_SUMS = 16  # of a layer's input are kept for each record
+_SUMS = 1024  # of what a layer gets and gives are kept for each record
 _GOLDEN = (5**0.5 - 1) / 2
 
 Seen = list[tuple[str, Tensor]]
@@ -105,16 +107,18 @@ def _require_gradients_apart(trial: _Trial, given: Given, pair: tuple[Tensor, Te
     """Raise if what comes back to a record changes when others' losses weigh more, or others stand beside it."""
     nobody, (kept, others) = pair[0][:0], halves(trial.records)
     quiet = _came_back(trial, given, nobody)
-    _require_same_gradients(quiet, _came_back(trial, given, others), kept)
+    _require_same_gradients(quiet, _came_back(trial, given, others), kept, lambda: _came_back(trial, given, nobody))
     # How much dropout draws may hang on others, as where they are longer. What is run again cannot do without it.
     dropout = trial.runs_again
     quiet = quiet if dropout or not trial.dropped else _came_back(trial, given, nobody, dropout)
     for kept, _ in (pair, pair[::-1]):
-        _require_same_gradients(quiet, _came_back(trial, trial.with_others(given, kept), nobody, dropout), kept)
+        beside_others = _came_back(trial, trial.with_others(given, kept), nobody, dropout)
+        _require_same_gradients(quiet, beside_others, kept, lambda: _came_back(trial, given, nobody, dropout))
     if not (dropout or trial.draws):
         order = other_places(trial.records)
         there = [(f"what comes back to layer {name}", value) for name, value in _in_order(quiet, order)]
-        _require_any_place(there, _came_back(trial, given, nobody, dropout, order))
+        elsewhere = _came_back(trial, given, nobody, dropout, order)
+        _require_any_place(there, elsewhere, lambda: _in_order(_came_back(trial, given, nobody, dropout), order))
 
 
 def _require_nothing_kept(recorder: Recorder, given: Given, constants: frozenset[int]) -> None:
@@ -206,12 +210,18 @@ def _came_back(
         calls = trial.back(given, louder, _LOUD, dropout, order).finished()
     except InvalidInput:
         return []  # a loss of everything that the model gives is not what will be asked
-    return [(call.path, value) for call in calls for value in (*call.kept.values(), call.output_gradient)]
+    return [(call.path, _digest(value)) for call in calls for value in (*call.kept.values(), call.output_gradient)]
 
 
-def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor) -> None:
-    """Raise if what comes back to these records is another in the two."""
+def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor, again: Callable[[], Seen]) -> None:
+    """Raise if what comes back to these records is another in the two.
+
+    ``again`` is the quiet pass once more: a GPU adds up some sums (of attention, in the backward pass) in whatever
+    order threads come, and what two equal passes differ by tells nothing of other records.
+    """
     name = _first_changed(quiet, loud, rows)
+    if name is not None and quiet[0][1].is_cuda:
+        name = _first_changed(quiet, loud, rows, again())
     if name is not None:
         raise InvalidInput(
             f"the gradient that comes back to layer {name} for a record changes with other records, or with what "
@@ -267,10 +277,12 @@ def _in_order(seen: Seen, order: Tensor) -> Seen:
     return [(name, value[order.to(value.device)] if len(value) == len(order) else value) for name, value in seen]
 
 
-def _require_any_place(seen: Seen, elsewhere: Seen) -> None:
+def _require_any_place(seen: Seen, elsewhere: Seen, again: Callable[[], Seen] | None = None) -> None:
     """Raise if records that stand at other places have other rows, or something else comes back to them."""
     rows = torch.arange(len(seen[0][1])) if seen else torch.arange(0)
     name = _first_changed(seen, elsewhere, rows, moved=True) if seen else None
+    if name is not None and again is not None and seen[0][1].is_cuda:
+        name = _first_changed(seen, elsewhere, rows, again(), moved=True)
     if name is not None:
         raise InvalidInput(
             f"{name} for a record changes with its place in the batch, and so with who else was drawn, {NO_BOUND}. "
@@ -279,19 +291,29 @@ def _require_any_place(seen: Seen, elsewhere: Seen) -> None:
         )
 
 
-def _first_changed(whole: Seen, other: Seen, rows: Tensor, moved: bool = False) -> str | None:
+def _first_changed(
+    whole: Seen, other: Seen, rows: Tensor, again: Seen | None = None, moved: bool = False
+) -> str | None:
     """The first layer for which these rows, the first ones if ``other`` has no more, are not the same in both.
 
-    Rows that stand elsewhere may be added up in another order, as may those of another number of records.
+    Beyond what they differ by ``again``, where that is given. Rows that stand elsewhere may be added up in another
+    order, as may those of another number of records.
     """
-    for (name, one), (_, two) in zip(whole, other, strict=False):
+    for place, ((name, one), (_, two)) in enumerate(zip(whole, other, strict=False)):
         index = rows.to(one.device)
         if one.shape[:1] < (int(rows[-1]) + 1,) or (name == _MODEL and not one.is_floating_point()):
             continue
         mine, now = one[index], two[index]
-        if mine.shape == now.shape and _changed(mine, now, one, one_shape=one.shape == two.shape and not moved):
+        by_itself = torch.zeros((1,)) if again is None else _apart(one, again[place][1])
+        one_shape = one.shape == two.shape and not moved
+        if mine.shape == now.shape and _changed(mine, now, one, by_itself, one_shape=one_shape):
             return name
     return None
+
+
+def _apart(mine: Tensor, now: Tensor) -> Tensor:
+    """By how much finite entries differ."""
+    return torch.where(torch.isfinite(mine) & torch.isfinite(now), mine - now, 0.0).double().abs()
 
 
 def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
@@ -303,21 +325,27 @@ def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
             )
 
 
-def _changed(mine: Tensor, now: Tensor, whole: Tensor, *, one_shape: bool) -> bool:
-    """Whether rows of ``whole`` came out differently, by more than the order of a sum explains."""
+def _changed(mine: Tensor, now: Tensor, whole: Tensor, by_itself: Tensor, *, one_shape: bool) -> bool:
+    """Whether rows of ``whole`` came out differently, by more than the order of a sum explains.
+
+    What they differ by ``by_itself`` counts threefold, and up to a share of their size.
+    """
     if not whole.is_floating_point():
         return not torch.equal(mine, now)
     finite = torch.where(torch.isfinite(whole), whole, 0.0).double()
     apart = (finite - finite[:1]).abs()
-    by = torch.where(torch.isfinite(mine) & torch.isfinite(now), mine - now, 0.0).double().abs()
+    by, size = _apart(mine, now), finite.abs()
     device = whole.device.type
     full = device == "cpu" and whole.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device)
     if by.numel() == 0:
         return False
-    if one_shape and by.mean() > _SAME_ON_AVERAGE[0] * apart.mean() + _SAME_ON_AVERAGE[1] * finite.abs().mean():
+    chance = min(3 * float(by_itself.mean()), _BY_CHANCE * float(size.mean()))
+    same_on_average = _SAME_ON_AVERAGE[0] * apart.mean() + _SAME_ON_AVERAGE[1] * size.mean() + chance
+    if one_shape and by.mean() > same_on_average:
         return True
     of_spread, of_largest = _SAME[full]
-    return bool(by.max() > max(of_spread * float(apart.max()), of_largest * float(finite.abs().max())))
+    chance = min(3 * float(by_itself.max()), _BY_CHANCE * float(size.max()))
+    return bool(by.max() > max(of_spread * float(apart.max()), of_largest * float(size.max())) + chance)
 
 
 def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
@@ -332,7 +360,7 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
                 for value in _given(rule, layout, bound(module, inputs, options), records):
                     found.append((f"{layer} is given", _digest(value)))
             output = layout.for_each(output, records)
-            found.append((f"{layer} gives", layout.to_front(rule.rows(module, output))))
+            found.append((f"{layer} gives", _digest(layout.to_front(rule.rows(module, output)))))
             return output
 
         return note
@@ -344,7 +372,8 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
                 hook = noting(name, rule)
                 undo.enter_context(module.register_forward_hook(hook, prepend=True, with_kwargs=True))  # as a tape's
         output = recorder.model(*called_with[0], **called_with[1])
-    return found + [(_MODEL, leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]
+    given = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]
+    return found + [(_MODEL, _digest(leaf)) for leaf in given]
 
 
 def _given(rule: Rule, layout: Layout, given: Given, records: int) -> Iterator[Tensor]:
@@ -357,14 +386,14 @@ def _given(rule: Rule, layout: Layout, given: Given, records: int) -> Iterator[T
 
 
 def _digest(value: Tensor) -> Tensor:
-    """A few sums over each row, with weights that are like none of a model's: a whole copy of all inputs is too much.
+    """The rows, or sums over parts of each, with weights that are like none of a model's: copies are too much.
 
     What a layer gives does not tell what it is given while its weights are zero, as they often are at first.
     """
-    if not value.is_floating_point():
-        return value
-    rows = at_least_float32(value).flatten(1) if value.dim() > 1 else at_least_float32(value).unsqueeze(1)
-    weights = (torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device) * _GOLDEN).frac().to(
-        rows.dtype
-    ) - 0.5
-    return torch.stack([part.sum(dim=1) for part in (rows * weights).tensor_split(_SUMS, dim=1)], dim=1)
+    if not value.is_floating_point() or value.dim() < 2 or value.shape[1:].numel() <= _SUMS:
+        return value.detach().clone()
+    rows = at_least_float32(value).flatten(1)
+    weights = (torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device) * _GOLDEN).frac() - 0.5
+    rows = rows * weights.to(rows.dtype)
+    parts = nn.functional.pad(rows, (0, -rows.shape[1] % _SUMS)).reshape(rows.shape[0], _SUMS, -1).sum(dim=2)
+    return parts if rows.dtype == value.dtype else parts.to(torch.bfloat16)  # which are then compared as short floats

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
-from privypurse.training.captured import _require_capturable
+from privypurse.training.cuda_graphs import NotCapturable, require_one_pass
 from privypurse.training.gradients import Recorder, Tape, norms, recurrent
 from privypurse.training.gradients.check_rule import compare_with_autograd
 from privypurse.training.isolation.model import require_isolated
@@ -100,10 +100,10 @@ def test_a_captured_graph_refuses_what_has_other_shapes_for_every_batch() -> Non
         recorder = Recorder(model)
         recorder.forward(Tape(40), *((x, lengths) if packs else (x,)))
         if packs:
-            with pytest.raises(pp.Unsupported, match=r"packed sequence.*capture=False"):
-                _require_capturable(recorder)
+            with pytest.raises(NotCapturable, match="packed sequence"):
+                require_one_pass(recorder)
         else:
-            _require_capturable(recorder)
+            require_one_pass(recorder)
 
 
 @pytest.mark.parametrize("device", [CUDA])
