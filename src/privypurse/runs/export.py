@@ -39,8 +39,9 @@ def export(run: str | Path, *, trust_code: bool = False) -> RunFolder:
         onnx = torch.onnx.export(program, dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False)
     assert onnx is not None
     content = onnx.model_proto
-    for node in content.graph.node:
-        del node.metadata_props[:]
+    graph = content.graph
+    for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        del part.metadata_props[:]  # names of classes and modules, which nobody needs there
     folder.add(ONNX, lambda file: file.write(content.SerializeToString()), public=public)
     folder.add(PT2, lambda file: file.write(saved.getvalue()), public=public)
     return folder
