@@ -14,6 +14,7 @@ import privypurse as pp
 from ledger_tools import DELTA, EPSILONS, UNIT, copied, new_ledger, step_cost
 from privypurse.assignment.uniform import Uniform
 from privypurse.plans.price_list import PriceList
+from some_of import some_of
 
 N = 60
 IDS = np.array([f"C{k:03d}" for k in range(N)])
@@ -49,8 +50,13 @@ def pays(ledger: pp.Ledger, plan: pp.Plan, unit: int, rate: float, noise: float)
     return all(100 * step_cost(rate, noise, rungs[k].order) <= held[k] * UNIT for k in range(rung, 3))
 
 
-@pytest.mark.parametrize("at_most", [None, 0.4])
-@pytest.mark.parametrize("method", ["sample", "scale", "curve-fit"])
+@pytest.mark.parametrize(
+    ("method", "at_most"),
+    some_of(
+        [(method, most) for method in ("sample", "scale", "curve-fit") for most in (None, 0.4)],
+        quick=[("sample", None), ("scale", 0.4), ("curve-fit", 0.4)],
+    ),
+)
 def test_everybody_gets_the_largest_that_their_purse_and_their_epsilon_pay_for(ledger, method, at_most):
     used_up(ledger, np.arange(N) % 11 / 10, at_most=None if at_most is None else 0.9)
     plan = pp.plan(BUDGETS, method, ledger=ledger, at_most=at_most, noise_multiplier=3.0, **SHAPE)
@@ -72,8 +78,13 @@ def test_everybody_gets_the_largest_that_their_purse_and_their_epsilon_pay_for(l
     assert (plan.spent() <= np.minimum(GRANTED, at_most or 9)).all()
 
 
-@pytest.mark.parametrize("noise", [None, 3.0])
-@pytest.mark.parametrize("method", ["uniform", "exclude"])
+@pytest.mark.parametrize(
+    ("method", "noise"),
+    some_of(
+        [(method, noise) for method in ("uniform", "exclude") for noise in (None, 3.0)],
+        quick=[("uniform", None), ("exclude", 3.0)],
+    ),
+)
 def test_one_rate_for_all_is_taken_or_left(ledger, method, noise):
     """What everybody's public balance pays for; by real balances those take part whose public one is used up."""
     used_up(ledger, np.arange(N) % 11 / 10, at_most=0.1)
@@ -108,8 +119,10 @@ def test_one_rate_for_all_is_taken_or_left(ledger, method, noise):
     )
 
 
-@pytest.mark.parametrize("extra_steps", [0, 10])
-@pytest.mark.parametrize("noise", [None, 3.0])
+@pytest.mark.parametrize(
+    ("noise", "extra_steps"),
+    some_of([(noise, extra) for noise in (None, 3.0) for extra in (0, 10)], quick=[(None, 10), (3.0, 0)]),
+)
 def test_whoever_has_no_more_than_their_public_balance_takes_part_at_the_one_rate(ledger, noise, extra_steps):
     """Whatever that is: what is reserved is rounded down, and rates have to fit what is reserved."""
     members, shape = ledger.members(IDS), {**SHAPE, "noise_multiplier": noise, "extra_steps": extra_steps}

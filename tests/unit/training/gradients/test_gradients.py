@@ -295,7 +295,7 @@ def stacks(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
 
 
 @given(case=stacks())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_random_stacks(case: tuple[nn.Module, Tensor]) -> None:
     check(*case, tolerance=1e-9)
 
@@ -326,7 +326,7 @@ WAYS = [convolution.Way(how, whole) for how in ("keep", "forget", "ghost") for w
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.how}, {'windows' if way.whole else 'lines'}")
 @given(case=convolutions(), room=st.sampled_from([1, 2**9, 2**20]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_way_to_a_convolutions_norm_is_exact(
     way: convolution.Way, case: tuple[nn.Module, Tensor], room: int
 ) -> None:

@@ -25,6 +25,7 @@ from privypurse.training.fingerprints import fingerprint
 from privypurse.training.individual.accounting import Sampled
 from privypurse.training.individual.norm_passes import NormPasses
 from privypurse.training.mechanism import PrivateRun
+from some_of import some_of
 from training_tools import EVERYBODY, LOSS, NOBODY, count_on_disk, quiet, same
 
 torch.set_num_threads(1)
@@ -532,8 +533,13 @@ def spec(mode: str, stop: str = "none") -> tuple[pp.Plan, TensorDataset]:
     return planned(24, steps=10, batch_size=24, extra_steps=14, stop=STOPS[stop]), data(24)
 
 
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("mode", ["drawn", "full batch"])
+@pytest.mark.parametrize(
+    ("mode", "stop"),
+    some_of(
+        [(mode, stop) for mode in ("drawn", "full batch") for stop in STOPS],
+        quick=[("drawn", "none"), ("drawn", "few"), ("full batch", "plateau")],
+    ),
+)
 def test_a_seeded_run_that_stopped_ends_as_if_it_had_not(tmp_path: Path, mode: str, stop: str) -> None:
     plan, dataset = spec(mode, stop)
     options: dict[str, Any] = {"individual": pp.Individual(every=4, grid_size=20), "seed": 4}
@@ -898,8 +904,13 @@ def test_that_would_catch_runs_that_follow_the_data(monkeypatch: pytest.MonkeyPa
 # Both ways into training are one.
 
 
-@pytest.mark.parametrize("mode", ["drawn", "full batch"])
-@pytest.mark.parametrize("physical", [None, 6])
+@pytest.mark.parametrize(
+    ("mode", "physical"),
+    some_of(
+        [(mode, physical) for mode in ("drawn", "full batch") for physical in (None, 6)],
+        quick=[("drawn", 6), ("full batch", None)],
+    ),
+)
 def test_the_loop_and_train_do_the_same(mode: str, physical: int | None) -> None:
     plan, dataset = spec(mode, "plateau")
     individual = pp.Individual(every=4)
