@@ -9,7 +9,7 @@ import privypurse as pp
 from privypurse import cli
 from privypurse.accounting import accountant_named
 from privypurse.assignment import Calibrator, Exclude, Sample
-from privypurse.assignment.best_threshold import best_threshold
+from privypurse.assignment.best_threshold import _TRIED, best_threshold
 from privypurse.assignment.coarse_levels import coarse
 from privypurse.budgets import preferences
 from privypurse.budgets.levels import Levels
@@ -77,7 +77,7 @@ def test_of_many_levels_the_formula_finds_one_that_is_as_good():
     lumps = np.concatenate([random.uniform(0.3, 0.6, 300), random.uniform(2.0, 3.0, 150), random.uniform(6, 7, 25)])
     budgets = pp.Budgets(lumps.round(1), delta=1e-5)
     noise = by_brute_force(budgets)
-    assert len(noise) > 20
+    assert len(noise) > _TRIED  # so that not all are solved for real
     chosen = noise[min(noise, key=lambda each: abs(each - threshold_of(budgets)))]
     assert chosen <= 1.005 * min(noise.values())
     assert np.median(list(noise.values())) > 1.1 * chosen  # which most thresholds miss
