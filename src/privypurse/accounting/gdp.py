@@ -80,7 +80,10 @@ def _bisected(inside: FloatArray, outside: FloatArray, fits: Callable[[FloatArra
     for _ in range(_HALVINGS):
         middle = (inside + outside) / 2
         within = fits(middle)
+        before = inside, outside
         inside, outside = np.where(within, middle, inside), np.where(within, outside, middle)
+        if np.array_equal(before, (inside, outside)):  # neighbouring floats: it stays like this
+            break
     return np.asarray(inside, dtype=np.float64)
 
 
