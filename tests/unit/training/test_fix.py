@@ -153,6 +153,16 @@ def test_what_takes_a_layers_place_is_as_frozen_and_in_the_same_numbers_and_mode
     assert model[0].weight.data.any()  # the given model is left alone
 
 
+def test_attention_that_was_frozen_stays_frozen() -> None:
+    """Else noise would move weights that nobody wanted to train."""
+    layer = attention()
+    layer.in_proj_weight.requires_grad_(False)
+    layer.out_proj.bias.requires_grad_(False)
+    trained_by_name = {name: value.requires_grad for name, value in pp.fix(layer).named_parameters()}
+    frozen = {name for name, asked in trained_by_name.items() if not asked}
+    assert frozen == {"query.weight", "key.weight", "value.weight", "out_proj.bias"}
+
+
 def test_a_layer_with_two_parents_stays_one() -> None:
     shared = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     stock = nn.Sequential(shared, nn.Sequential(shared.self_attn), shared)
