@@ -59,7 +59,8 @@ def test_killed_and_resumed(killed, tmp_path):
     from safetensors.torch import load_file
 
     folder = shutil.copytree(killed, tmp_path / "run")
-    (folder / "checkpoint-5").mkdir()  # one that was being written when the process was killed
+    (folder / "checkpoint-5").mkdir()  # one that was being written when the process was killed: weights come first
+    shutil.copy(folder / "checkpoint-3" / "model.safetensors", folder / "checkpoint-5")
     count_on_disk(folder / "_private" / "steps", KILLED_AT)  # at least: some may be counted ahead
     made, counting = goes_on(folder)
     saved = load_file(folder / "checkpoint-3" / "model.safetensors")
