@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.training.gradients import Recorder
 from privypurse.training.isolation import model as isolation
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -159,3 +160,23 @@ def test_what_is_kept_of_records_that_go_through_one_by_one_is_found(monkeypatch
     one_by_one(Counts())
     monkeypatch.setattr(isolation, "_require_nothing_kept", lambda *given: None)  # the twin
     one_by_one(Remembers())
+
+
+class FedTheMean(nn.Module):
+    """A layer that is zero, as an adapter's second one is at first, and is given what is made of all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.zero = nn.Linear(FEATURES, 3), nn.Linear(FEATURES, 3)
+        nn.init.zeros_(self.zero.weight)
+        nn.init.zeros_(self.zero.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x) + self.zero(x - x.mean(dim=0))  # type: ignore[no-any-return]
+
+
+def test_what_a_layer_is_given_is_asked_though_it_gives_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(pp.InvalidInput, match=r"what layer zero \(Linear\) is given for a record changes"):
+        trained(FedTheMean(), ordinary=False)
+    monkeypatch.setattr(isolation, "_digest", lambda value: 0.0 * value)  # the twin: what it gives tells nothing
+    isolation.require_isolated(Recorder(FedTheMean()), (people().tensors[0],), {}, PEOPLE)
