@@ -16,7 +16,7 @@ import privypurse as pp
 from components import require
 from privypurse.training import mechanism
 from privypurse.training.gradients import check_rule, per_record_norms
-from privypurse.training.gradients import tape as tapes
+from privypurse.training.gradients import for_each_record
 from privypurse.training.gradients.rule import RULES
 from training_tools import Keeping, quiet
 
@@ -339,7 +339,7 @@ def test_a_linear_layer_of_gpt2_is_no_linear_layer_of_torch(tokens: int, monkeyp
 
 def test_a_table_that_is_looked_up_once_for_all_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: T5's tables of relative positions as T5 looks them up."""
-    monkeypatch.setattr(tapes, "look_up_for_each", lambda *given: None)
+    monkeypatch.setattr(for_each_record, "look_up_for_each", lambda *given: None)
     family = FAMILIES["t5"]
     model = family.made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
