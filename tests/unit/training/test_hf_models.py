@@ -15,8 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 import privypurse as pp
 from components import require
 from privypurse.training import mechanism
-from privypurse.training.gradients import check_rule, per_record_norms
-from privypurse.training.gradients import for_each_record
+from privypurse.training.gradients import check_rule, for_each_record, per_record_norms
 from privypurse.training.gradients.rule import RULES
 from training_tools import Keeping, quiet
 
