@@ -454,7 +454,7 @@ def test_which_layers_run_must_not_hang_on_the_batch(outputs: bool) -> None:
         for _ in range(30):  # one sees it with a chance of a half or more
             require_isolated(recorder, (torch.randn(16, 64),), {}, 16)
 
-    # Which of these is seen first hangs on the records: other rows, other places, or a layer that ran for few of them.
+    # Which is seen first hangs on the records: other rows, other places, or a layer that ran for few of them.
     with pytest.raises(pp.InvalidInput, match=r"changes with (the )?other records|its place|did not in passes"):
         looked()
 
