@@ -260,6 +260,7 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out.split() == ["privypurse", pp.__version__]
 
 
+@pytest.mark.slow
 def test_as_a_program(people, tmp_path):
     def call(*arguments):
         return subprocess.run(

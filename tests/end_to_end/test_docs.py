@@ -156,6 +156,7 @@ def test_every_function_that_came_from_a_paper_exists() -> None:
         resolved(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_every_name_of_the_library_exists(page: Path) -> None:
     for name in re.findall(r"`(?:privypurse|pp)\.([A-Za-z_.]+)[^`]*`", TEXTS[page]):

@@ -34,6 +34,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [
@@ -229,6 +230,7 @@ def test_on_flower_purses_last_too(tmp_path: Path) -> None:
         assert [run.settled is not None for run in ledgers[0].runs()] == [True]
 
 
+@pytest.mark.slow
 def test_a_silo_whose_people_count_on_more_refuses_terms_against_the_public(tmp_path: Path) -> None:
     """Whom ε holds against is for the people to say: a deployed silo does not take it from the server."""
     offer = Offer.of(replace(TERMS, adversary="public", accountant="rdp"))

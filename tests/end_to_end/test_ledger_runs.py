@@ -211,6 +211,7 @@ def test_the_twin_that_plans_anew_cannot_go_on(ledger, capsys, monkeypatch):
     assert "another plan" in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_only_as_it_began(ledger, capsys):
     killed("six steps are taken")
     text = Path("config.toml").read_text()

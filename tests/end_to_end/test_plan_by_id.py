@@ -118,6 +118,7 @@ def test_strangers_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> No
     assert not Path("out/model.pt").exists()
 
 
+@pytest.mark.slow
 def test_what_everybody_spent_is_written_by_id(capsys: pytest.CaptureFixture[str]) -> None:
     planned("--person", "id")
     order = shuffled()

@@ -281,6 +281,7 @@ def test_a_ledger_that_is_gone_between_two_questions_is_not_begun_anew(capsys, p
     assert len(opened(Path("people.csv.ledger")).runs()) == 2
 
 
+@pytest.mark.slow
 def test_the_examples_in_the_help_run(capsys, tmp_path, monkeypatch):
     with pytest.raises(SystemExit):
         cli.main(["query", "--help"])

@@ -82,6 +82,7 @@ def cost_of(steps: int, rates: np.ndarray, noise: float) -> np.ndarray:
     return steps * np.array([[step_cost(rate, noise, order) for order in ORDERS] for rate in different])[which]
 
 
+@pytest.mark.slow
 def test_nobody_spent_more_than_they_granted_by_sums_of_our_own(lived: Lived) -> None:
     """Trainings by rate, noise and steps; the question by who is 65; of the round its table of rates is known."""
     assert [rung.order for rung in lived.ledger.rungs] == ORDERS.tolist()

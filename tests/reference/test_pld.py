@@ -171,6 +171,7 @@ def test_only_who_takes_no_part_pays_nothing() -> None:
     assert (RDP(np.array([2.0, 8.0])).epsilons(next_to_free, 1e-10) > 0).all()
 
 
+@pytest.mark.slow
 def test_hopeless_grids_stay_small_and_quick() -> None:
     """Wide and narrow parts together, many parts, and an ε in the millions: each bounded, none a memory cliff."""
     pair = Composed((SampledGaussian(0.01, 1.0, 1000), SampledGaussian(1e-6, 1.0, 1000)))

@@ -71,6 +71,7 @@ def test_no_cost_is_below_the_true_one(value):
                     assert value != 1.0 or true < 1e-295 or mpmath.mpf(cost) <= true * (1 + mpmath.mpf(10) ** -6)
 
 
+@pytest.mark.slow
 def test_nothing_is_nan_and_nothing_is_free_but_taking_no_part():
     accountant = RDP()
     with warnings.catch_warnings():

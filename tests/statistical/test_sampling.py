@@ -31,6 +31,7 @@ def looks_like(total: int, trials: int, rate: float) -> float:
     return float(stats.binomtest(int(total), trials, rate).pvalue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [1e-4, 3e-3, 0.02, 0.13, 0.25, 0.7])
 @pytest.mark.parametrize("make", [SecureRandomness, lambda: seeded(1)], ids=["secure", "seeded"])
 def test_rates_are_the_accounted_ones(rate: float, make: object) -> None:
@@ -106,6 +107,7 @@ def test_nobody_is_drawn_twice_and_extremes_are_exact() -> None:
     assert PoissonSampler(np.array([1e-12])).draw(SecureRandomness()).size == 0
 
 
+@pytest.mark.slow
 def test_noise_is_standard_normal() -> None:
     draws = SecureRandomness().normal(400_001).numpy()
     assert draws.dtype == np.float64

@@ -46,6 +46,7 @@ def test_only_the_owner_may_look(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
+@pytest.mark.slow
 def test_one_holder_at_a_time_also_after_a_write(tmp_path: Path) -> None:
     path = tmp_path / "purses"
     code = OPENS.format(str(path))

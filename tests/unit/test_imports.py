@@ -237,6 +237,7 @@ def test_importing_the_package_loads_nothing_heavy():
     assert loaded & (HEAVY | _LATE) == set()
 
 
+@pytest.mark.slow
 def test_the_check_of_what_is_loaded_can_fail():
     assert {"pandas", "sqlalchemy"} <= loaded_by("import privypurse, pandas; privypurse.Ledger")
 

@@ -128,6 +128,7 @@ def test_a_count_whose_last_sync_fails_stays_counted(tmp_path: Path, monkeypatch
         assert again.content == b"1"
 
 
+@pytest.mark.slow
 def test_processes_that_open_at_once_take_turns(tmp_path: Path) -> None:
     """Processes begin a new file together: one at a time adds its share, and nothing gets lost."""
     path = tmp_path / "purses"

@@ -89,6 +89,7 @@ def a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_totals, "_said", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_it_is_said_once(use: Callable[[Path, Given], None], tmp_path: Path) -> None:
     [said] = notes(use, tmp_path, {})
@@ -98,6 +99,7 @@ def test_it_is_said_once(use: Callable[[Path, Given], None], tmp_path: Path) -> 
     assert notes(asked, tmp_path, {}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_it_is_not_said_with_a_ledger_nor_of_tests(use: Callable[[Path, Given], None], tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)

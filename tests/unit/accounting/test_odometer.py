@@ -407,6 +407,7 @@ def test_broken_filters_are_seen(twin):
     assert honest == 0 < broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", [ForgetsTheLastDrop, NeverStops, ChargesTheDrawn], ids=lambda kind: kind.__name__)
 def test_broken_odometers_are_seen(twin):
     honest, broken = seen(twin_meter=twin)

@@ -388,6 +388,7 @@ def test_a_budget_that_no_order_can_prove_lets_nothing_through():
 # --- Schedules ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     grid_size=st.sampled_from([1, 2, 10, 100]),
@@ -563,6 +564,7 @@ def test_forgetting_what_the_fixed_steps_cost_overspends():
     assert true_delta(EPSILON, first, (SECOND, SECOND), (third, third)) > 1000 * DELTA
 
 
+@pytest.mark.slow
 @given(
     epsilon=st.floats(0.2, 2.0),
     order=st.integers(2, 40),

@@ -27,6 +27,7 @@ def found():
     return pp.compare(granted(), **SIZES, clip_norm=0.5)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_plans_person_by_person(found):
     budgets = granted()
     assert {each.method for each in found.outlooks} == {"uniform", "sample", "scale", "exclude", "curve-fit"}
@@ -183,6 +184,7 @@ def test_the_command_says_what_it_rests_on_and_writes_nothing(people, tmp_path, 
     assert [path.name for path in tmp_path.iterdir()] == ["people.csv"]
 
 
+@pytest.mark.slow
 def test_the_command_gives_the_same_as_json(people, capsys):
     assert cli.main([*people, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

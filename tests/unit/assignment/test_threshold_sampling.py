@@ -129,6 +129,7 @@ def test_a_minimum_between_budgets_is_where_the_slope_is_zero(
     assert best_threshold(np.array([0.5, 4.0]), loss) == pytest.approx(float(expected), rel=1e-7)
 
 
+@pytest.mark.slow
 def test_a_million_different_budgets():
     budgets = np.random.default_rng(0).uniform(0.1, 10, 1_000_000)
     for loss in (FixedLoss(), AdaptiveLoss()):

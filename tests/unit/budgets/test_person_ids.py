@@ -274,6 +274,7 @@ def test_a_link_stays_a_link(tmp_path):
     assert pp.Plan.load(tmp_path / "plan.json").people == 6
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_people_are_a_megabyte_and_apply_in_a_moment(tmp_path):
     """A million: python -m benchmarks.plan."""
     people = 100_000
@@ -359,6 +360,7 @@ def test_what_is_written_otherwise_stays_somebody_else():
     assert pp.Budgets(np.ones(len(ids)), person=ids).people == len(ids)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(st.text(max_size=8))
 def test_the_canonical_form_is_its_own(text):

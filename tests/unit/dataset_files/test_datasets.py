@@ -288,6 +288,7 @@ def test_what_is_made_of_a_person_depends_on_nobody_else() -> None:
     assert not np.allclose(((age - age.mean()) / age.std())[some], (age[some] - age[some].mean()) / age[some].std())
 
 
+@pytest.mark.slow
 def test_reading_data_sets_loads_neither_torch_nor_pillow() -> None:
     code = "import sys, privypurse.datasets as d; d.adult().features(); print({'torch', 'PIL'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=True)

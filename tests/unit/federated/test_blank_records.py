@@ -70,6 +70,7 @@ def test_the_first_record_may_be_the_broken_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(flat(found), flat(without), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_record_that_breaks_between_two_rounds_does_not_end_the_client(tmp_path: Path) -> None:
     """A client is made for each message: what is in one record must not decide whether there is one."""
     made(tmp_path, dataset=Files(9)).close()

@@ -38,6 +38,7 @@ def test_a_round_is_that_of_the_terms(tmp_path: Path, size: int) -> None:
     assert plan.rates.tolist() == [1.0] * size
 
 
+@pytest.mark.slow
 @UNSEEDED
 def test_the_noise_of_an_answer_is_what_was_certified(tmp_path: Path) -> None:
     """Everybody sits out, so an answer is noise alone: lr·σ·C·√τ / B, in every number and in every round anew."""

@@ -25,6 +25,7 @@ def step_cost(rate: float, noise: float, order: int) -> float:
     return float(logsumexp(terms)) / (order - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "order"), [(0.1, 115), (0.5, 28), (1.0, 16)])
 @pytest.mark.parametrize("name", ["adult, 15 rounds", "adult, 2 rounds"])
 def test_the_rate_is_the_largest_that_its_purse_pays_for(name: str, epsilon: float, order: int) -> None:
@@ -50,6 +51,7 @@ def test_noise_for_life_is_the_least_that_a_purse_pays_for(epsilon: float, order
         assert (40 * step_cost(rate, tried, order) <= held) == pays
 
 
+@pytest.mark.slow
 def test_the_page_has_every_line() -> None:
     page = PAGE.read_text(encoding="utf-8")
     missing = [line for line in price_for_life() if line not in page]

@@ -55,6 +55,7 @@ def test_the_noise_gives_the_reference_the_rate_of_ordinary_training() -> None:
     assert float(less.certified(np.array([ordinary]))[0]) > 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adversary", ["server", "public"])
 def test_nobody_is_overdrawn(adversary: str) -> None:
     federation = small()

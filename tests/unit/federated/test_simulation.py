@@ -27,6 +27,7 @@ def clients(folder: Path, terms: Terms) -> list[Client]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.3, 0.05])
 def test_every_round_that_was_held_counts_against_the_public_joined_or_not(tmp_path: Path, rate: float) -> None:
     """At a rate of 0.05 most clients are never asked at all, and pay all the same for what might have been."""
@@ -53,6 +54,7 @@ def test_every_round_that_was_held_counts_against_the_public_joined_or_not(tmp_p
             assert (RDP().epsilons(fewer, 1e-3) < account.against_public).all()
 
 
+@pytest.mark.slow
 def test_a_client_that_declines_has_seen_the_round(tmp_path: Path) -> None:
     terms = replace(TERMS, client_rate=1.0, most_joined=2)
     everyone = clients(tmp_path, terms)
@@ -63,6 +65,7 @@ def test_a_client_that_declines_has_seen_the_round(tmp_path: Path) -> None:
         np.testing.assert_allclose(client.spent().against_public, RDP().epsilons(full, 1e-3), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("data/heart_disease")
 def test_on_flower_rounds_count_that_a_client_never_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A federation whose server never asks anybody: the rows at its end are those of all rounds all the same."""

@@ -127,6 +127,7 @@ def test_what_the_table_gives_costs_no_more_and_the_next_rate_would(terms: Terms
         assert rate == 1
 
 
+@pytest.mark.slow
 def test_the_tables_of_the_default_accountant_are_right_too() -> None:
     for terms in BOTH:
         exact = replace(terms, accountant="pld")

@@ -60,11 +60,13 @@ def told_by_leaving(tmp_path: Path, new_ledger: NewLedger, caplog: pytest.LogCap
     return told
 
 
+@pytest.mark.slow
 def test_leaving_is_not_seen(tmp_path: Path, new_ledger: NewLedger, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "privypurse.federated"):
         assert told_by_leaving(tmp_path, new_ledger, caplog) == []
 
 
+@pytest.mark.slow
 def test_a_client_that_stops_where_somebody_left_would_be_seen(
     tmp_path: Path, new_ledger: NewLedger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,7 @@ STEPS = st.lists(
 LOWERED = [("raise", 0), ("raise", 0), ("charge", 0), ("lower", 0), ("lower", 0)]  # below what was used by then
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(STEPS)
 @example(LOWERED)

@@ -501,6 +501,7 @@ def test_a_missing_file_is_refused(tmp_path):
         pp.Plan.load(tmp_path / "nowhere.json")
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_different_budgets_make_a_compact_file(tmp_path):
     epsilon = np.exp(np.random.default_rng(3).uniform(np.log(0.1), np.log(10.0), 200_000))
     assert np.unique(epsilon).size == epsilon.size

@@ -100,6 +100,7 @@ def require_sound(schedule, epsilon, accountant):
         assert one.steps >= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(populations(), st.sampled_from(METHODS), st.floats(0.1, 40.0), st.floats(0.05, 1.0))
 def test_nobody_overspends(epsilon, method, epochs, share):
@@ -200,6 +201,7 @@ def test_one_person():
     assert 0.98 <= schedule.spent()[0] <= 1.0
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_the_epochs():
     for epochs in (1, 7.5):
         schedule = made(np.repeat(THREE, 10), epochs=epochs, batch_size=50, accountant="pld")
@@ -259,6 +261,7 @@ def test_epsilon_and_delta_are_by_record_as_in_a_plan():
     assert (again.epsilon.tolist(), again.delta.tolist()) == ([2.0, 1.0, 2.0], [1e-6, 1e-6, 1e-5])
 
 
+@pytest.mark.slow
 def test_a_million_different_budgets():
     epsilon = np.random.default_rng(0).uniform(1, 4, 1_000_000)
     schedule = made(epsilon, "sampling", batch_size=50_000, epochs=50)

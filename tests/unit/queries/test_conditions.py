@@ -124,6 +124,7 @@ CONDITION = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(CONDITION)
 def test_the_same_as_python_row_by_row(text):

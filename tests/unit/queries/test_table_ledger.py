@@ -192,6 +192,7 @@ def test_purses_that_moved_are_refused(tmp_path):
     assert kept.ledger.verify().problems == []
 
 
+@pytest.mark.slow
 def test_a_killed_process_has_paid_for_all_that_it_said(tmp_path):
     path = tmp_path / "ledger"
     kept = table_ledger(path, pp.Budgets(np.ones(5)), {})
@@ -236,6 +237,7 @@ except PrivyPurseError as error: print(error)
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_tells_nothing(tmp_path):
     path = tmp_path / "ledger"
     done = subprocess.run([sys.executable, "-c", _FULL, str(path)], capture_output=True, text=True, check=True)

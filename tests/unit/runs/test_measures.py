@@ -60,6 +60,7 @@ def test_figures_are_in_the_targets_units_and_by_group():
     assert measured("flags").accuracy is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["classes", *(pytest.param(each, marks=pytest.mark.slow) for each in [*TARGETS][1:])]
 )

@@ -91,6 +91,7 @@ def test_the_census_as_arrays():
 DATA = datasets.folder().resolve()  # tests run in folders of their own
 
 
+@pytest.mark.slow
 @pytest.mark.needs("data/FashionMNIST")
 def test_images_as_arrays(monkeypatch):
     monkeypatch.setenv("PRIVYPURSE_DATA", str(DATA))
@@ -306,6 +307,7 @@ def weights(folder):
     return torch.cat([value.ravel() for value in torch.load(Path(folder) / "model.pt", weights_only=True).values()])
 
 
+@pytest.mark.slow
 def test_runs_differ_unless_they_are_seeded_and_then_they_say_so():
     for out in ("one", "two"):
         torch.manual_seed(0)

@@ -76,6 +76,7 @@ def test_norms_are_near_those_of_float32(run_again: bool) -> None:
     assert float(error.abs().max()) > 1e-6  # and autocast was on
 
 
+@pytest.mark.slow
 def test_what_a_record_adds_is_never_above_its_norm_or_its_clip_norm() -> None:
     """Each record by itself, added up in float64. A norm taken of what bfloat16 keeps of it would be too small."""
     tokens, model, broken = records(), LanguageModel(), 0
@@ -99,6 +100,7 @@ def test_what_a_record_adds_is_never_above_its_norm_or_its_clip_norm() -> None:
     assert broken > 0
 
 
+@pytest.mark.slow
 def test_training_goes_the_way_of_float32() -> None:
     def trained(short: bool) -> list[Tensor]:
         model, tokens = LanguageModel(run_again=short), records(60)

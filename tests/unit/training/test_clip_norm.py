@@ -33,6 +33,7 @@ def median_by_autograd(model, data):
     return float(np.median(norms))
 
 
+@pytest.mark.slow
 def test_it_is_near_the_median_and_everyone_pays_for_twenty_bits():
     model, data = network(), people()
     purses = pp.Filter(np.full(2000, 1.0), np.full(2000, 1e-5))

@@ -136,6 +136,7 @@ def test_noise_is_added_once_in_total(tmp_path: Path) -> None:
     assert stats.kstest(twice, "norm").pvalue < STRICT
 
 
+@pytest.mark.slow
 def test_shares_are_whole_persons_with_coins_of_their_own(tmp_path: Path) -> None:
     person = np.repeat(np.arange(200), 2)
     plan, dataset = planned(400, 150, 40, person), data(400)
@@ -153,6 +154,7 @@ def test_shares_are_whole_persons_with_coins_of_their_own(tmp_path: Path) -> Non
     assert abs(np.corrcoef(counts)[0, 1]) < 5.5 / np.sqrt(plan.steps)
 
 
+@pytest.mark.slow
 def test_one_process_counts_and_saves(tmp_path: Path) -> None:
     plan, dataset = planned(40, 12, 10), data(40)
     stopped = together(
@@ -235,6 +237,7 @@ def followed(rank: int, plans: list[pp.Plan], dataset: TensorDataset) -> list[An
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("person", [None, np.repeat(np.arange(10), 4)], ids=["records", "persons"])
 def test_spending_is_followed_across_processes(tmp_path: Path, person: object) -> None:
     """Levels as in one process; and one answer to each question, not one of every process, which would cost again."""
@@ -291,6 +294,7 @@ def under_ledger(rank: int, url: str, plan: pp.Plan, leaving: str | None, **opti
     return [done.steps, done.run_id, drawn, *(parameter.detach() for parameter in model.parameters())]
 
 
+@pytest.mark.slow
 def test_two_processes_reserve_once_and_leave_out_who_withdraws(tmp_path: Path) -> None:
     ledger, url = new_ledger(tmp_path), f"sqlite:///{tmp_path / 'purses.db'}"
     ledger.join(IDS, 2.0)
@@ -325,6 +329,7 @@ def going_on(rank: int, url: str, plan: pp.Plan) -> list[Any]:
     return [done.steps, done.spending.meter.counts]
 
 
+@pytest.mark.slow
 def test_two_processes_go_on_within_what_one_has_reserved(tmp_path: Path) -> None:
     ledger, url = new_ledger(tmp_path), f"sqlite:///{tmp_path / 'purses.db'}"
     ledger.join(IDS, 2.0)

@@ -137,6 +137,7 @@ def test_without_a_source_the_sum_is_rounded_and_nothing_else() -> None:
     assert (values * noise.step - before).abs().max() <= noise.step / 2
 
 
+@pytest.mark.slow
 def test_normals_have_more_than_the_digits_of_a_float32() -> None:
     """Of four million float32 normals half are seen twice; of uniforms with 24 bits every one is."""
     drawn = SecureRandomness().normal(4_000_000)
@@ -146,6 +147,7 @@ def test_normals_have_more_than_the_digits_of_a_float32() -> None:
     assert short.unique().numel() < 0.999 * short.numel()
 
 
+@pytest.mark.slow
 def test_what_rounding_adds_is_taken_off_the_clip_norm() -> None:
     """Nobody changes the rounded sum by more than their clip norm, however coarse the grid is for them."""
     inner = nn.Linear(30, 1, bias=False, dtype=torch.float64)

@@ -252,6 +252,7 @@ def test_a_run_goes_on_later_within_the_same_reservation(ledger, tmp_path):
     assert (charged(ledger, IDS) <= reserved(ledger)).all()
 
 
+@pytest.mark.slow
 def test_the_twin_that_lets_people_go_on_is_seen_at_settling(ledger, monkeypatch):
     """A filter that forgets what was reserved: the run's own ε lets people go on."""
     forever = np.full(N, 2**40), np.full(N, 10, dtype=np.uint16)
@@ -293,6 +294,7 @@ def altered(plan: pp.Plan, **shape: Any) -> pp.Plan:
     return planfile.loads(planfile.dumps(replace(plan, shape=replace(plan.shape, **shape), levels=levels)), pp.Plan)
 
 
+@pytest.mark.slow
 def test_steps_that_were_put_into_a_plan_are_paid_for_or_not_contributed_to(ledger):
     plan = planned(ledger, extra_steps=0, at_most=0.1)
     done = trained(ledger, altered(plan, extra_steps=100), data(9.0))

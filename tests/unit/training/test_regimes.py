@@ -585,6 +585,7 @@ def test_the_safety_costs_ordinary_records_little() -> None:
     assert float((found.double() / truth).max()) < 1.006
 
 
+@pytest.mark.slow
 def test_dropout_is_never_taken_for_mixing() -> None:
     """Of a small layer two draws of dropout are often alike; that must not look like a model that mixes."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2), nn.Dropout(0.3), nn.Linear(2, 3))

@@ -210,6 +210,7 @@ def test_far_from_likely_classes_do_not_vanish() -> None:
     torch.testing.assert_close(out, torch.tensor([[0.0, -1000.0]]))
 
 
+@pytest.mark.slow
 def test_models_of_their_own_are_weighted_by_the_schedule() -> None:
     schedule = by_hand([[0.5], [0.5], [0.5]], separate=True)
     report = pp.rounds.train(network, adam, data(), schedule, LOSS, seed=2)
@@ -255,6 +256,7 @@ class BreaksOff:
         return LOSS(output, label)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separate", [False, True], ids=["one model", "a model a round"])
 @pytest.mark.parametrize("seed", [7, None])
 def test_a_run_that_was_broken_off_goes_on(tmp_path: Path, seed: int | None, separate: bool) -> None:

@@ -120,6 +120,7 @@ class ByFunction(nn.Module):
         return self.run(x)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [in_place, a_part, a_part_in_place, used_before, ByMethod, ByFunction])
 def test_models_compiled_in_place_or_in_part_take_the_same_steps(make: Callable[..., nn.Module]) -> None:
     expected = looped(network())

@@ -192,6 +192,7 @@ def test_without_the_watch_the_second_run_saves_other_things(monkeypatch: pytest
         pp.per_record_norms(Blocks(again, dense), LOSS, *data())
 
 
+@pytest.mark.slow
 def test_each_layer_is_on_the_tape_once_and_inputs_are_forgotten_until_the_backward_pass() -> None:
     x, y = data()
     held: list[weakref.ref[Tensor]] = []
@@ -237,6 +238,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, run: Part, *, parts: bool = False) -> 
     return keeping.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [False, True])
 def test_masks_of_dropout_are_the_same_numbers_in_the_second_run(
     monkeypatch: pytest.MonkeyPatch, parts: bool

@@ -556,6 +556,7 @@ def test_a_seeded_run_that_stopped_ends_as_if_it_had_not(tmp_path: Path, mode: s
     assert expected.steps == found.steps
 
 
+@pytest.mark.slow
 def test_the_ordinary_loop_resumes_too() -> None:
     plan, dataset = spec("drawn", "plateau")
     options = {"individual": pp.Individual(every=4), "seed": 4}
@@ -786,6 +787,7 @@ def test_fingerprints_tell_apart_what_differs_in_one_thing() -> None:
     assert [fingerprint(each) for each in sets] == found
 
 
+@pytest.mark.slow
 def test_a_look_that_fails_costs_nobody_less(tmp_path: Path) -> None:
     """An exception, or Ctrl-C, in the middle of any look: the run goes on, by what it knew."""
     plan, dataset = spec("drawn")

@@ -148,6 +148,7 @@ def test_full_batch_spending_is_exact():
         assert (Spending(a_plan(), np.full(4, 9.0)).epsilon_by_person(accountant) == promised).all()
 
 
+@pytest.mark.slow
 def test_full_batch_spending_of_many_people_in_pieces():
     people = 5000
     levels = LevelTable(epsilon=[1.0], delta=[1e-5], rate=[1.0], clip_norm=[1.0], capped=[False])

@@ -102,6 +102,7 @@ def test_a_run_that_goes_on_with_its_journal_takes_no_state_of_another(tmp_path:
     assert optimizer.steps_taken == 5
 
 
+@pytest.mark.slow
 def test_a_run_goes_back_to_states_of_its_own(tmp_path: Path) -> None:
     world = World(tmp_path)
     run = world.begun(100.0)

@@ -113,6 +113,7 @@ def test_how_many_records_somebody_has_moves_nobody_else(how: str, each: int) ->
         assert float((sums[0] - other).norm()) <= 1e-4
 
 
+@pytest.mark.slow
 def test_a_bound_by_the_largest_of_all_would_move_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: everybody's norm with the rounding of whoever has most records."""
     honest = clipping.never_too_small
@@ -188,6 +189,7 @@ def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.SiLU, nn.ELU, nn.Softplus, partial(nn.GELU, "tanh")])
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ def test_no_program_that_is_let_through_mixes_records(seed: int) -> None:
     assert mixed == 0
 
 
+@pytest.mark.slow
 def test_one_that_does_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As indexing was: nobody asked whose values choose entries in dimensions behind the records'."""
 

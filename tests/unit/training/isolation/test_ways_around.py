@@ -151,6 +151,7 @@ RANDOM = {
 }
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize(
     "case", ["dropout 0.5", *(pytest.param(case, marks=pytest.mark.slow) for case in list(RANDOM)[1:])]
@@ -472,6 +473,7 @@ def drawn(rate: float = 0.3, steps: int = 30, **options: Any) -> tuple[Any, Any,
     return pp.make_private(model, optimizer, people(), planned(steps=steps, rate=rate), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "execution"),
     [
