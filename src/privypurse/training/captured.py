@@ -98,7 +98,7 @@ class CapturedSteps:
         if size not in self._graphs:
             try:
                 self._graphs[size] = self._captured(size)
-            except NotCapturable:  # what others of the model hold, so memory: such batches go through as they are
+            except (NotCapturable, torch.OutOfMemoryError):  # others fit, this one does not: it runs as it is
                 self._graphs[size] = None, torch.zeros(size, dtype=torch.int64, device=self._run.device)
         return self._graphs[size]
 

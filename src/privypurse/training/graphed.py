@@ -232,7 +232,11 @@ class Graphs:
         shapes = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         try:
             graph = self._graph((form, *shapes), given, records)
-        except (NotCapturable, TypeError):  # something that no graph can hold, or a form that has no hash
+        except (
+            NotCapturable,
+            TypeError,
+            torch.OutOfMemoryError,
+        ):  # no graph can hold it, its form has no hash, no room
             self.on, self._made = False, {}
             return None
         if graph is None:

@@ -1,6 +1,7 @@
 """What comes back to a record must not follow from what others are, though what it gives does not (rule 12)."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -180,3 +181,26 @@ def test_what_a_layer_is_given_is_asked_though_it_gives_zero(monkeypatch: pytest
         trained(FedTheMean(), ordinary=False)
     monkeypatch.setattr(isolation, "_digest", lambda value: 0.0 * value)  # the twin: what it gives tells nothing
     isolation.require_isolated(Recorder(FedTheMean()), (people().tensors[0],), {}, PEOPLE)
+
+
+class OneOfMany(nn.Module):
+    """One of 40,000 numbers that a record has is the mean over the batch, or its own."""
+
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.mixes, self.wide, self.head = mixes, nn.Linear(4, 40_000), nn.Linear(40_000, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.wide(x)
+        one = wide[:, :1].mean(dim=0, keepdim=True).expand(len(x), 1) if self.mixes else wide[:, :1]
+        out: Tensor = self.head(torch.cat([one, wide[:, 1:]], dim=1))
+        return out
+
+
+@pytest.mark.parametrize("mixes", [True, False])
+def test_one_number_of_many_is_seen_in_sums_over_them(mixes: bool) -> None:
+    """Of wide rows sums over parts are compared, not every number."""
+    torch.manual_seed(0)
+    recorder = Recorder(OneOfMany(mixes))
+    with pytest.raises(pp.InvalidInput, match="other records") if mixes else nullcontext():
+        isolation.require_isolated(recorder, (torch.randn(8, 4),), {}, 8)
