@@ -18,14 +18,14 @@ $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
-	$(PIP) -e '.[training]'
+	$(PIP) -e '.[report,training]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.run
 
-demo: $(VENV)/.run  ## train on real people with three consent levels, few and many, and compare
+demo: $(VENV)/.run  ## train on real people with three consent levels, few and many, compare, and write a report
 	$(BIN)/privypurse demo
 
 test: lint types $(VENV)/.dev  ## the fast gate: lint, types, and every test but the long ones (minutes)
@@ -53,6 +53,7 @@ bench: $(VENV)/.dev  ## speed of planning, training, accounting and questions be
 	$(BIN)/python -m benchmarks.queries
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.ledger_plans
+	$(BIN)/python -m benchmarks.report
 
 tables: $(VENV)/.dev  ## the papers' tables: the headline is what the results say, and every table runs quickly
 	$(PIP) -e '.[reproductions]'

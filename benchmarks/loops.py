@@ -31,7 +31,7 @@ import privypurse as pp
 from benchmarks.plan import alone
 from benchmarks.training import LEARNING_RATE, case
 
-WARM_UP, TEN = 30, 10
+WARM_UP, TEN = 60, 10
 
 
 @dataclass(frozen=True)

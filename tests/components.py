@@ -28,8 +28,10 @@ _MODULES = {  # component: the module that only it brings
     "sklearn": "sklearn",
     "postgres": "psycopg",
     "browser": "playwright",
+    "axe": "axe_playwright_python",
+    "report": "bokeh",
 }
-COMPONENTS = {*_MODULES, "data", "cuda"}
+COMPONENTS = {*_MODULES, "data", "cuda", "registry"}
 _DATA = Path(os.environ.get("PRIVYPURSE_DATA", "data")).resolve()  # now: tests run in folders of their own
 
 
@@ -44,6 +46,9 @@ def missing(component: str) -> str | None:
         import torch
 
         return None if torch.cuda.is_available() else "needs a CUDA device"
+    if name == "registry":
+        schema = Path(os.environ.get("PRIVYPURSE_REGISTRY", ".")) / "deployments-schema.yaml"
+        return None if schema.is_file() else "the registry's schema is not in $PRIVYPURSE_REGISTRY"
     module = _MODULES[name]
     if not importlib.util.find_spec(module):
         return f"{module} (component {name}) is not installed"

@@ -7,6 +7,8 @@ from privypurse._lazy import lazily
 from privypurse.accounting import Filter
 from privypurse.assignment import plan
 from privypurse.assignment.compare import compare
+from privypurse.assignment.suggest import suggest
+from privypurse.assignment.suggestion import Suggestion
 from privypurse.budgets import Budgets
 from privypurse.errors import (
     InfeasibleBudget,
@@ -26,14 +28,17 @@ if TYPE_CHECKING:
     from privypurse import losses
     from privypurse.ledger.ledger import Ledger
     from privypurse.runs.predictor import Predictor, load
+    from privypurse.runs.verification.findings import Verified
+    from privypurse.runs.verification.verify import verify
     from privypurse.training.callbacks import Callback, Figures, LocalLog
     from privypurse.training.clip_norm import median_gradient_norm
     from privypurse.training.fix import fix
     from privypurse.training.gradients import clipped_sum, per_record_norms
     from privypurse.training.individual.accounting import Individual
     from privypurse.training.individual.spending import Spending
-    from privypurse.training.loop import Trained, train
+    from privypurse.training.loop import train
     from privypurse.training.make_private import make_private
+    from privypurse.training.trained import Trained
     from privypurse.training.validation import Validation
 
 __getattr__, __dir__ = lazily(
@@ -46,8 +51,9 @@ __getattr__, __dir__ = lazily(
         "LocalLog": "privypurse.training.callbacks",
         "Predictor": "privypurse.runs.predictor",
         "Spending": "privypurse.training.individual.spending",
-        "Trained": "privypurse.training.loop",
+        "Trained": "privypurse.training.trained",
         "Validation": "privypurse.training.validation",
+        "Verified": "privypurse.runs.verification.findings",
         "clipped_sum": "privypurse.training.gradients",
         "fix": "privypurse.training.fix",
         "load": "privypurse.runs.predictor",
@@ -56,6 +62,7 @@ __getattr__, __dir__ = lazily(
         "median_gradient_norm": "privypurse.training.clip_norm",
         "per_record_norms": "privypurse.training.gradients",
         "train": "privypurse.training.loop",
+        "verify": "privypurse.runs.verification.verify",
     },
 )
 
@@ -81,10 +88,12 @@ __all__ = [
     "Spending",
     "StopAtPlateau",
     "StopWhenFew",
+    "Suggestion",
     "Trained",
     "TrainingShape",
     "Unsupported",
     "Validation",
+    "Verified",
     "__version__",
     "clipped_sum",
     "compare",
@@ -97,5 +106,7 @@ __all__ = [
     "per_record_norms",
     "plan",
     "rounds",
+    "suggest",
     "train",
+    "verify",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -27,16 +28,29 @@ def _templates() -> Environment:
     )
 
 
-def page(template: str, *, script: str | None = None, **values: Any) -> str:
-    """The page of this template in `templates/`, with these values; ``script`` names a file there that it may run."""
-    texts = {"style": _source("page.css"), "script": "" if script is None else _source(script)}
-    allowed = {kind: f"'{_digest(text)}'" if text else "'none'" for kind, text in texts.items()}
-    policy = (
-        "default-src 'none'; base-uri 'none'; form-action 'none'; "
-        f"style-src {allowed['style']}; script-src {allowed['script']}"
-    )
-    # Our own files, not anybody's input: they go in as they are, so that their digests hold.
-    ours = {kind: Markup(text) for kind, text in texts.items()}
+def page(
+    template: str,
+    *,
+    script: str | None = None,
+    libraries: Sequence[str] = (),
+    styles: Sequence[str] = ("page.css",),
+    **values: Any,
+) -> str:
+    """The page of this template in `templates/`, with these values.
+
+    ``script`` names a file there that it may run, after the ``libraries``, which are texts of others' scripts;
+    ``styles`` name what it looks like. Libraries that draw make styles of their own as they go: beside them the
+    policy allows any style in the page, and no more.
+    """
+    style = "".join(map(_source, styles))
+    scripts = [*libraries, *([] if script is None else [_source(script)])]
+    if any("</script" in text.lower() for text in scripts):
+        raise ValueError("a script that holds the end of a script element would end there")
+    allowed = " ".join(f"'{_digest(text)}'" for text in scripts) or "'none'"
+    styled = "'unsafe-inline'" if libraries else f"'{_digest(style)}'"
+    policy = f"default-src 'none'; base-uri 'none'; form-action 'none'; style-src {styled}; script-src {allowed}"
+    # Our own files and libraries, not anybody's input: they go in as they are, so that their digests hold.
+    ours = {"style": Markup(style), "scripts": [Markup(text) for text in scripts]}
     return _templates().get_template(template).render(**values, **ours, policy=policy)
 
 

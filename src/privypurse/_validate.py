@@ -125,12 +125,15 @@ def refuse(
     name: str,
     complaint: str,
     where: Callable[[int], str] | None = None,
+    *,
+    shown: bool = True,
 ) -> None:
-    """Raise for the first entry that ``mask`` marks, saying how many there are."""
+    """Raise for the first entry that ``mask`` marks, saying how many there are; a cell of a table is not shown."""
     row = first_where(mask)
     if row is None:
         return
     place = where(row) if where else f"{name}[{row}]"
     count = int(mask.sum())
     more = f" ({count:,} such entries in all)" if count > 1 else ""
-    raise InvalidInput(f"{place} is {values[row]!s}, {complaint}{more}")
+    said = f"is {values[row]!s}" if shown else "holds a number that is not shown"
+    raise InvalidInput(f"{place} {said}, {complaint}{more}")

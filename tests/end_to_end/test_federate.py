@@ -97,9 +97,12 @@ def test_a_run_can_be_kept_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["federate", "adult", "--rounds", "1", "--out", "kept"]) == 0
     folder = RunFolder.open(tmp_path / "kept")
     public = {name for name, file in folder.files.items() if file.public}
-    assert (public, set(folder.files)) == ({"terms.json"}, {"terms.json", "model.npz", "accounts.json"})
+    assert public == {"terms.json", "facts.json"}
+    assert set(folder.files) == public | {"metrics.json", "model.npz", "accounts.json"}
     accounts = json.loads((tmp_path / "kept" / "accounts.json").read_text(encoding="utf-8"))
     assert {name: len(each["spent"]) for name, each in accounts.items()} == SILOS["adult"]
+    found = {each.what: each.verdict for each in pp.verify(tmp_path / "kept").findings}
+    assert {found[name] for name in ("files", "grants", "certified ε", "spending")} == {"fits"}
     (tmp_path / "file").write_text("")
     assert cli.main(["federate", "adult", "--out", "file"]) == 2
     assert "cannot be written to" in capsys.readouterr().err

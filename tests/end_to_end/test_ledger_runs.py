@@ -97,6 +97,11 @@ def test_a_second_training_takes_what_the_first_one_left(monkeypatch):
         assert said == {"ledger": ledger.id, "run": done.trained.run_id}
         assert not folder.files["anchor.json"].public
         assert not folder.files["ledger.json"].public
+        looked_at = pp.verify(done.folder, ledger=ledger)
+        assert looked_at.sound, str(looked_at)
+        assert {"ledger", "certified ε"} <= {each.what for each in looked_at.of("fits")}
+    (first.folder / "ledger.json").write_text(json.dumps({"ledger": ledger.id, "run": "another"}))
+    assert {each.what for each in pp.verify(first.folder, ledger=ledger).of("does not fit")} == {"files", "ledger"}
     pp.Ledger.open("sqlite:///purses.db", anchor="second/anchor.json")
 
 
@@ -181,6 +186,7 @@ def ledger(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["the plan is kept", "all is reserved", "six steps are taken"])
 def test_a_killed_command_goes_on_with_its_plan_and_is_charged_once(ledger, capsys, point):
     killed(point)

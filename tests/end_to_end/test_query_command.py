@@ -58,6 +58,7 @@ def spent(name="people.csv", ids=range(N)):
     return ledger.spent(ledger.members(list(ids)))[:, 0] * 2.0**-40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["people.csv", "people.parquet"])
 def test_answers_near_the_truth_and_costs_that_add_up(capsys, people, name):
     age, city, pay = (np.asarray(people[key]) for key in ("age", "city", "pay"))
@@ -312,8 +313,9 @@ def test_an_answer_can_be_written_as_a_public_file(capsys, people, tmp_path):
     opened = RunFolder.open("asked")
     assert (opened.command, {name: file.public for name, file in opened.files.items()}) == (
         "query",
-        {"answer.json": True, "anchor.json": False},
+        {"answer.json": True, "question.json": False, "anchor.json": False},
     )
+    assert {each.what for each in pp.verify("asked").of("fits")} == {"files", "cost", "noise"}
     assert json.loads((tmp_path / "asked" / "answer.json").read_text(encoding="utf-8")) == json.loads(out)
     before = spent()
     code, _, err = run(capsys, "people.csv --out asked count --noise 20")
@@ -321,7 +323,7 @@ def test_an_answer_can_be_written_as_a_public_file(capsys, people, tmp_path):
     assert "already holds the answer.json" in err
     assert (spent() == before).all()  # nobody paid
     assert run(capsys, "people.csv --out seeded --seed 1 count --noise 20")[0] == 0
-    assert [file.public for file in RunFolder.open("seeded").files.values()] == [False, False]
+    assert [file.public for file in RunFolder.open("seeded").files.values()] == [False] * 3
 
 
 @pytest.fixture
@@ -356,6 +358,7 @@ def test_a_question_under_a_ledger_is_charged_there_for_whatever_rows(capsys, pe
     assert abs(answer["value"]) < 4 * 7
     assert {name: file.public for name, file in RunFolder.open("asked").files.items()} == {
         "answer.json": True,
+        "question.json": False,
         "anchor.json": False,
     }
     head = json.loads((tmp_path / "asked" / "anchor.json").read_text())

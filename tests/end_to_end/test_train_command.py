@@ -81,9 +81,9 @@ def test_the_example_trains_as_it_stands_but_for_its_size(capsys):
 @pytest.mark.slow
 def test_a_table_with_persons_and_a_network_of_ones_own():
     random = np.random.default_rng(0)
-    for name, size in (("people.csv", 200), ("others.csv", 100)):
+    for name, size, first in (("people.csv", 200, 0), ("others.csv", 100, 100)):
         x = random.uniform(-1, 1, size)
-        rows = [f"{v:.3f},{'yes' if v > 0 else 'no'},{'ab'[i // 2 % 2]},{i // 2}" for i, v in enumerate(x)]
+        rows = [f"{v:.3f},{'yes' if v > 0 else 'no'},{'ab'[i // 2 % 2]},{first + i // 2}" for i, v in enumerate(x)]
         Path(name).write_text("x,answer,consent,id\n" + "\n".join(rows) + "\n", encoding="utf-8")
     Path("nets.py").write_text("import torch\ndef build(width):\n    return torch.nn.Linear(1, width)\n")
     Path("run.toml").write_text(
@@ -241,12 +241,13 @@ def test_help_teaches(capsys):
         "simulate",
         "privypurse init",
         "EXECUTES ITS CODE",
-        "never estimated from the rows",
+        "taken from no row for nothing",
     ):
         assert word in text
 
 
 @pytest.mark.slow
+@pytest.mark.needs("report")
 def test_the_demo_trains_five_ways_few_people_and_many():
     done = call("demo", "--steps", "20", "--runs", "2")
     assert (done.returncode, done.stderr) == (0, "")
@@ -277,6 +278,12 @@ def test_the_demo_trains_five_ways_few_people_and_many():
             metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
             assert metrics["test"]["records"] == 16_281
             assert ("sensitive" in metrics) == (row[0] != "none")
+            found = pp.verify(folder)
+            assert found.sound, str(found)
+            assert ("certified ε" in {each.what for each in found.of("fits")}) == (row[0] != "none")
+    for name in ("report.html", "report-internal.html"):
+        assert str((Path("privypurse-demo") / name).resolve()) in done.stdout
+        assert "</html>" in (Path("privypurse-demo") / name).read_text(encoding="utf-8")
     # A demo may follow a demo, but nothing else is written over.
     (Path("privypurse-demo") / "thesis.txt").write_text("mine", encoding="utf-8")
     assert cli.main(["demo"]) == 2

@@ -52,7 +52,7 @@ def module(name: str) -> ModuleType:
         sys.path.remove(str(EXAMPLE))
 
 
-@pytest.fixture(scope="module", params=[300, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[pytest.param(size, marks=pytest.mark.slow) for size in (300, 5000)])
 def lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lived]:
     folder = tmp_path_factory.mktemp("year")
     with pytest.MonkeyPatch.context() as patch:

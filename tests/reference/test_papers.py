@@ -65,6 +65,7 @@ def test_table_6_scale(case: tuple[str, str]) -> None:
         np.testing.assert_allclose(plan.levels.clip_norm, CLIP[case], rtol=0.015)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["uniform", "sample", "scale"])
 def test_loss_distributions_need_6_to_8_percent_less_noise(method: str) -> None:
     by_rdp = table_six("mnist", "34-43-23", method).noise_multiplier

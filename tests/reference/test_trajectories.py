@@ -44,6 +44,7 @@ def peer(counts, rate, sigmas, delta, pessimistic):
     return float(functools.reduce(lambda one, other: one.compose(other), parts).get_epsilon_for_delta(delta))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "sigmas", "counts", "delta"),
     [

@@ -98,6 +98,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert held(path) == b"1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
 @pytest.mark.parametrize("which", [1, 2])
 def test_a_process_killed_while_it_writes_leaves_the_old_content(tmp_path: Path, call: str, which: int) -> None:

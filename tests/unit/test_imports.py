@@ -96,8 +96,13 @@ def complaints(module, imported):
         wrong |= {x for x in ours if inside(x, "privypurse.cli")}
         # Whoever imports the root imports everything: that is for users, and the command line is one.
         wrong |= ours & {"privypurse"}
-    if part not in ("privypurse", "privypurse.cli", "privypurse.runs"):
+    above = {f"privypurse.{name}" for name in ("cli", "report", "audit", "runs")}
+    if part not in above | {"privypurse"}:
         wrong |= {x for x in ours if inside(x, "privypurse.runs")}  # a whole run stands above everything it uses
+    if part not in {"privypurse.cli", "privypurse.report"}:
+        wrong |= {x for x in ours if inside(x, "privypurse.report")}  # what others read is made last
+    if part not in {"privypurse.cli", "privypurse.report", "privypurse.audit"}:
+        wrong |= {x for x in ours if inside(x, "privypurse.audit")}  # an audit looks at runs; only pages show it
     if part in {f"privypurse.{name}" for name in _LIGHT}:
         wrong |= {x for x in imported if x.split(".")[0] in HEAVY}
     return sorted(f"{module} imports {name}" for name in wrong)
@@ -157,6 +162,7 @@ PLANTED = {
     "assignment of data": ("privypurse.assignment.sample", "from privypurse import datasets"),
     "the ledger of plans": ("privypurse.ledger.runs", "from privypurse.plans import Plan"),
     "the command line": ("privypurse.plans.summary", "from privypurse.cli import main"),
+    "an audit": ("privypurse.runs.folder", "from privypurse.audit.result import AuditResult"),
     "a whole run": ("privypurse.plans.summary", "from privypurse.runs.config import RunConfig"),
     "questions of training": ("privypurse.queries.analyst", "from privypurse.training.grid_noise import GridNoise"),
     "questions of plans": ("privypurse.queries.statistics", "from privypurse.plans import Plan"),

@@ -26,6 +26,7 @@ def test_the_package_runs_as_the_command(capsys, monkeypatch):
     assert capsys.readouterr().out == f"privypurse {pp.__version__}\n"
 
 
+@pytest.mark.slow
 def test_without_torch_plans_are_made_and_the_rest_says_what_it_needs():
     code = (
         "import sys\n"

@@ -88,6 +88,11 @@ class Budgets:
         return len(self) if self.person is None else int(self.owner.max()) + 1
 
     @property
+    def one_delta(self) -> bool:
+        """Whether one δ was given for all, which is kept exactly, and not one for each record."""
+        return self.delta.strides == (0,)
+
+    @property
     def first_record(self) -> IntArray:
         """For each unit, its first record."""
         if self.person is None:
@@ -126,6 +131,17 @@ class Budgets:
                 "rows out. Ids are compared as text, so 07 is not 7"
             )
         return units
+
+    def for_rows(self, person: Any) -> Budgets:
+        """The same purses with an entry for each row, by its owner's id; strangers are an error that names them.
+
+        Whoever has no row keeps one entry: what is solved from budgets then tells nothing about who has rows.
+        """
+        ids = ids_of(person)
+        owners = self.owners_of(ids, ids.size)
+        granted = self.first_record[np.append(owners, np.setdiff1d(np.arange(self.people), owners))]
+        delta = float(self.delta[0]) if self.one_delta else self.delta[granted]
+        return Budgets(self.epsilon[granted], delta=delta, person=np.asarray(self.person)[granted])
 
     @cached_property
     def _units(self) -> dict[str, int]:
@@ -194,7 +210,7 @@ class Budgets:
         deltas: Any = delta
         if isinstance(delta, str):
             deltas = columns.numbers(delta)
-            _check_deltas(deltas, columns.where(delta))
+            _check_deltas(deltas, columns.where(delta), shown=False)
         return cls(eps, delta=deltas, person=None if person is None else columns.ids(person))
 
 
@@ -213,23 +229,29 @@ def epsilon_of_levels(levels: Any, epsilon: Mapping[Any, float], where: Where | 
         if name not in epsilon:
             place = where(row) if where else f"levels[{row}]"
             known = ", ".join(repr(key) for key in epsilon)
-            raise InvalidInput(f"{place} is {name!r}, a level without an ε; the mapping has only {known}")
+            said = "holds a text" if where else f"is {name!r},"  # no cell is shown: it may be another column
+            raise InvalidInput(
+                f"{place} {said} without an ε; levels has only {known}. Case and space around a level count: list "
+                "each as it is written, or check that this is the column of levels"
+            )
         table[name] = real(epsilon[name], f"the ε of level {name!r}", above=0)
     return np.fromiter((table[name] for name in names), np.float64, len(names))
 
 
 def _check_epsilon(eps: FloatArray, where: Where | None = None) -> None:
-    refuse(np.isnan(eps), eps, "epsilon", "which is no budget; give every record a positive number", where)
+    no_number = "which is no budget; give every record a positive number"
+    positive = "but a budget must be positive; leave out who takes no part"
     finite = "but a budget must be finite; for a record without privacy choose a large ε"
-    refuse(np.isinf(eps), eps, "epsilon", finite, where)
-    refuse(eps <= 0, eps, "epsilon", "but a budget must be positive; leave out who takes no part", where)
+    between = f"but must lie between {SMALLEST:g} and {LARGEST:g}"
     outside = (eps < SMALLEST) | (eps > LARGEST)
-    refuse(outside, eps, "epsilon", f"but must lie between {SMALLEST:g} and {LARGEST:g}", where)
+    masks = {no_number: np.isnan(eps), finite: np.isinf(eps), positive: eps <= 0, between: outside}
+    for complaint, mask in masks.items():
+        refuse(mask, eps, "epsilon", complaint, where, shown=where is None)
 
 
-def _check_deltas(deltas: FloatArray, where: Where | None = None) -> None:
+def _check_deltas(deltas: FloatArray, where: Where | None = None, *, shown: bool = True) -> None:
     wrong = ~((deltas >= 1e-300) & (deltas < 1))
-    refuse(wrong, deltas, "delta", "but must lie strictly between 0 and 1; 1e-5 is usual", where)
+    refuse(wrong, deltas, "delta", "but must lie strictly between 0 and 1; 1e-5 is usual", where, shown=shown)
 
 
 def _checked_delta(delta: Any, n: int) -> FloatArray:
@@ -261,7 +283,8 @@ def _refuse_disagreement(values: FloatArray, owner: IntArray, ids: AnyArray | No
     promised[owner[::-1]] = values[::-1]  # the first record of each person decides
     row = first_where(promised[owner] != values)
     if row is not None:
+        earlier = int(np.argmax(owner == owner[row]))
         raise InvalidInput(
-            f"person {ids[row]!s} has two values of {name}: {promised[owner[row]]:g} in an earlier record and "
-            f"{values[row]:g} in record {row}; give one, the smaller to be safe"
+            f"person {ids[row]!s} has two values of {name}: one in record {earlier:,} and another in record {row:,} "
+            "(from 0); give one, the smaller to be safe"
         )

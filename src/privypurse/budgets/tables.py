@@ -1,5 +1,8 @@
 """Tables of people out of CSV and Parquet files and data frames; errors name file, column and row."""
 
+import collections
+import csv
+import mmap
 import os
 import re
 from abc import ABC, abstractmethod
@@ -20,20 +23,27 @@ from privypurse.errors import InvalidInput
 
 _BLOCK_ROWS, _BLOCK_BYTES = 1 << 16, 1 << 20
 _WRITTEN_AS_FLOAT = r"^\s*[0-9]+\.0+\s*$"
+_NO_NAME = re.compile(r"\s*|[\s+-]*[0-9.,eE%€$:/\s-]+|nan|none|null|na|true|false", re.IGNORECASE)
+
+
+def not_names(names: Sequence[str]) -> list[int]:
+    """The columns, counted from 1, whose first line says something that no column is called: a cell, perhaps."""
+    return [place for place, name in enumerate(names, 1) if _NO_NAME.fullmatch(name) or names.count(name) > 1]
 
 
 @contextmanager
-def unchanged(path: Path) -> Iterator[None]:
-    """For reading a table more than once: raise if it was written to or replaced meanwhile.
+def unchanged(*paths: Path) -> Iterator[None]:
+    """For reading tables more than once: raise if one was written to or replaced meanwhile.
 
     Rows of one table with the budgets of another would go to the wrong people.
     """
-    before = _state(path)
+    before = [_state(path) for path in paths]
     yield
-    if _state(path) != before:
-        raise InvalidInput(
-            f"{path} changed while it was being read, so nothing was done; try again once nobody writes to it"
-        )
+    for path, state in zip(paths, before, strict=True):
+        if _state(path) != state:
+            raise InvalidInput(
+                f"{path} changed while it was being read, so nothing was done; try again once nobody writes to it"
+            )
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
@@ -52,6 +62,7 @@ def read_table(path: str | Path) -> dict[str, AnyArray]:
     be public: where that matters, use Parquet, which states kinds.
     """
     file = Path(path)
+    _refuse_unclosed(file)
     names = _names(file)
     if len(set(names)) < len(names):
         raise InvalidInput(f"{file} has two columns of the same name; rename one")
@@ -69,15 +80,40 @@ def _is_csv(path: Path) -> bool:
     return path.suffix.lower() == ".csv"
 
 
+def _refuse_unclosed(path: Path) -> None:
+    """Raise where a quotation mark is opened and not closed: Arrow takes all rows that follow for one cell's text.
+
+    Read byte by byte, since what the text means does not matter, and only where there is such a mark.
+    """
+    if not _is_csv(path):
+        return
+    with _readable(path, "is it a file?"), path.open("rb") as opened:
+        if not opened.read(1):
+            return
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+            if whole.find(b'"') < 0:
+                return
+    with path.open(encoding="latin-1", newline="") as file:
+        if file.read(3) != "\xef\xbb\xbf":  # a byte order mark
+            file.seek(0)
+        try:
+            collections.deque(csv.reader(file, strict=True), maxlen=0)  # all of them, and none is kept
+        except csv.Error:
+            raise InvalidInput(
+                f"{path} cannot be read: a quotation mark opens a cell and does not close it, so that rows would be "
+                'taken for text; close it, and write one inside a cell twice, as in "5"" pipe"'
+            ) from None
+
+
 def _names(path: Path) -> list[str]:
-    with _readable(path, "is it UTF-8, and what its ending says?"):
+    with _readable(path, "is it UTF-8, with commas between cells, and what its ending says?"):
         schema = pyarrow.csv.open_csv(path).schema if _is_csv(path) else pyarrow.parquet.read_schema(path)
-    return list(schema.names)
+        return list(schema.names)  # decoded here
 
 
 def _read(path: Path, columns: list[str] | None = None) -> Any:
     """Some columns or all of them; the cells of a CSV file as text."""
-    with _readable(path, "give every row all its cells, in UTF-8"):
+    with _readable(path, "give every row all its cells, with commas between them, in UTF-8"):
         if not _is_csv(path):
             table = pyarrow.parquet.read_table(path, columns=columns)
         else:
@@ -113,7 +149,8 @@ def stated_types(path: Path) -> dict[str, Any] | None:
 
 def blocks(path: Path, columns: Sequence[str], rows: int = _BLOCK_ROWS) -> Iterator[dict[str, Any]]:
     """These columns of a file as Arrow arrays, so many rows at a time at most; cells of a CSV file as text."""
-    with _readable(path, "give every row all its cells, in UTF-8"):
+    _refuse_unclosed(path)
+    with _readable(path, "give every row all its cells, with commas between them, in UTF-8"):
         if not _is_csv(path):
             batches = pyarrow.parquet.ParquetFile(path).iter_batches(rows, columns=list(columns))
         else:
@@ -155,8 +192,10 @@ class Columns(ABC):
         if column not in self._columns:
             one_cell = any(";" in str(name) or "\t" in str(name) for name in self._columns)
             hint = "; cells must be separated by commas" if one_cell else ""
-            found = ", ".join(map(repr, self._columns))
-            raise InvalidInput(f"{self.name} has no column {column!r}; its columns are {found}{hint}")
+            found = f"its columns are {', '.join(map(repr, self._columns))}{hint}"
+            if not_names(list(map(str, self._columns))):
+                found = "its first line does not look like names of columns; give it one that names every column"
+            raise InvalidInput(f"{self.name} has no column {column!r}; {found}")
         if (count := self._columns.count(column)) > 1:
             raise InvalidInput(f"{self.name} has {count} columns called {column!r}; rename one")
 
@@ -193,6 +232,7 @@ class FileColumns(Columns):
     """A .csv or .parquet file; each column is read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
+        _refuse_unclosed(path)
         super().__init__(str(path), _names(path))
         self._path = path
 
@@ -221,9 +261,8 @@ class FileColumns(Columns):
     def ids(self, column: str) -> AnyArray:
         values = self._column(column)
         if _is_text(values) and pc.all(pc.match_substring_regex(values, _WRITTEN_AS_FLOAT)).as_py():
-            first = values[0].as_py()
             raise InvalidInput(
-                f"{self._path}: column {column!r} holds ids that were written as floats, such as {first!r}: 1.0 and "
+                f"{self._path}: column {column!r} holds ids that were written as floats: 1.0 and "
                 '1 would be two people. Write them as whole numbers (in pandas: .astype("Int64"))'
             )
         return self.labels(column)
@@ -297,8 +336,8 @@ def _parsed(text: Any, where: Callable[[int], str]) -> Any:
                 float(value)
             except (TypeError, ValueError):
                 hint = " (write decimals with a point)" if value and "," in value else ""
-                said = repr(value) if value else "empty"
-                raise InvalidInput(f"{where(row)} is {said}, not a number; give every row one{hint}") from None
+                said = "holds a text" if value else "is empty"  # no cell is shown: it may be another column's
+                raise InvalidInput(f"{where(row)} {said}, not a number; give every row one{hint}") from None
         return pa.array([float(value) for value in text.to_pylist()], pa.float64())
 
 

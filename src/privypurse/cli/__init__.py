@@ -1,4 +1,4 @@
-"""The commands of privypurse: from init · compare · plan · train to predict and export, query, ledger, demo."""
+"""The commands of privypurse: init · compare · plan · train · verify, predict and export, query, ledger, demo."""
 
 from __future__ import annotations
 
@@ -9,27 +9,44 @@ from rich.console import Console
 
 import privypurse as pp
 from privypurse import _totals
-from privypurse.cli import compare, demo, export, federate, init, ledger, plan, predict, query, receipt, train
+from privypurse.cli import (
+    audit,
+    compare,
+    demo,
+    export,
+    federate,
+    init,
+    ledger,
+    plan,
+    predict,
+    query,
+    receipt,
+    report,
+    suggest,
+    train,
+    verify,
+)
 from privypurse.cli.showing import as_it_is
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Gives 0 if it went well, 2 if the input was wrong (with a message that says how to mend it), 130 after Ctrl-C.
+    Gives 0 if it went well, 1 if it went well and found that a promise is broken, 2 if the input was wrong (with a
+    message that says how to mend it), 130 after Ctrl-C.
     """
     options = _parser().parse_args(arguments)
     _totals.said()  # by each command in its own words
     console, complaints = (Console(stderr=stderr, highlight=False, emoji=False) for stderr in (False, True))
     try:
-        options.run(options, console)
+        found: int | None = options.run(options, console)
     except pp.PrivyPurseError as error:
         complaints.print(f"[bold red]error:[/] {as_it_is(str(error))}", soft_wrap=True)
         return 2
     except KeyboardInterrupt as stopped:
         complaints.print(as_it_is(str(stopped) or "stopped"), soft_wrap=True)
         return 130
-    return 0
+    return found or 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,11 +54,27 @@ def _parser() -> argparse.ArgumentParser:
         prog="privypurse",
         description="Personalised differential privacy: everyone sets their own ε, and nobody's is overdrawn.",
         epilog="Begin with `privypurse demo`. Each command has a --help of its own, with examples. "
-        "Exit codes: 0 done, 2 wrong input, 130 Ctrl-C.",
+        "Exit codes: 0 done, 1 a promise found broken, 2 wrong input, 130 Ctrl-C.",
     )
     parser.add_argument("--version", action="version", version=f"privypurse {pp.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (init, compare, plan, train, predict, export, query, ledger, receipt, federate, demo):
+    for module in (
+        init,
+        compare,
+        suggest,
+        plan,
+        train,
+        verify,
+        audit,
+        predict,
+        export,
+        query,
+        ledger,
+        receipt,
+        report,
+        federate,
+        demo,
+    ):
         command = commands.add_parser(
             module.__name__.rpartition(".")[2],
             help=module.SHORT,

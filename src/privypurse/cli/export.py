@@ -17,8 +17,8 @@ Write a run's model as files that other programs run, into its folder:
   export.pt2    for PyTorch alone: torch.export.load
 
 Both take `features`, float32[n, width], which encoder.json (in the folder already) says how to make of a table, and
-give `answers`: the probability of each class or label, or the number. docs/serving.md has the twenty lines of NumPy
-that apply encoder.json. The files are public where the model is: they hold the same parameters, and no data.
+give `answers`: the probability of each class or label, or the number. docs/serving.md has the program in NumPy
+that applies encoder.json. The files are public where the model is: they hold the same parameters, and no data.
 
 It needs the extra onnx: pip install 'privypurse[onnx]'. Programs that use the files need ONNX Runtime alone.
 

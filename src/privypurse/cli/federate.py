@@ -46,6 +46,7 @@ runs are seeded: for measuring, not for publishing. docs/federated.md is about r
 With --ledgers nobody's ε for this training is above --at-most, and whose purse pays for no rate takes no part. People
 have no ids in these data; their ledger knows them as 'row 0 of …', and the command prints how to ask for a receipt.
 """
+_SEEDED = "This federation was seeded, so its noise can be repeated and taken off: a test, NOT private."
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.ledgers is not None:
         _show_ledgers(trial, options, console)
     if folder is not None:
-        _keep(trial, folder)
+        _keep(trial, folder, options)
         say(console, f"written: {options.out}")
 
 
@@ -134,12 +135,23 @@ def _purses(options: argparse.Namespace) -> Purses | None:
     return Purses(options.ledgers.resolve(), options.at_most, options.purpose)
 
 
-def _keep(trial: Trial, folder: RunFolder) -> None:
+def _keep(trial: Trial, folder: RunFolder, options: argparse.Namespace) -> None:
     folder.add_all()  # books are each silo's own
     folder.add_json("terms.json", asdict(trial.terms), public=True)
+    facts = {"data": options.data, "unit": "record", "seeded": True, "promise": _SEEDED}
+    under = {"under_ledger": options.ledgers is not None, "simulated_budgets": True}
+    folder.add_json("facts.json", {**facts, **under}, public=True)
+    course = [{"round": number, "accuracy": each / 100} for number, each in enumerate(trial.accuracy, 1)]
+    folder.add_json("metrics.json", {**facts, **under, "rounds": course})
     # Nobody's ε holds for a seeded model before those who know the seed.
     folder.add("model.npz", lambda file: np.savez(file, **cast(dict[str, Any], trial.state)))
-    accounts = {row.name: {"granted": row.granted.tolist(), "spent": row.spent.tolist()} for row in trial.clients}
+    accounts = {
+        row.name: {
+            "joined": row.joined,
+            **{name: getattr(row, name).tolist() for name in ("granted", "rates", "spent")},
+        }
+        for row in trial.clients
+    }
     folder.add("accounts.json", json.dumps(accounts) + "\n")
 
 

@@ -36,6 +36,8 @@ and form too; others are passed over), and | between categories:
   notes,none,,,,left out
 
 As TOML, the lines of [data.features]: age = {{ low = 17, high = 90 }}, job = ["clerk", "farmer"], member = "flag".
+There pay = {{ range = "estimated", within = [0, 1e7] }} and town = {{ values = "estimated" }} have the people asked,
+privately, for a share of everyone's ε (docs/tables.md).
 
 Without a table it prints an example that runs as it stands, on the census data inside the package.
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import privypurse as pp
 from privypurse.cli import purse_import
-from privypurse.cli.arguments import open_ledger, person_id, writing
+from privypurse.cli.arguments import levels, open_ledger, person_id, writing
 from privypurse.cli.ledger_command import Command
 from privypurse.cli.showing import say
 
@@ -19,6 +19,8 @@ def _import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("tables", nargs="*", type=Path, metavar="TABLE", help=".csv or .parquet files of consents")
     command.add_argument("--person", metavar="COLUMN", help='column of ids (default: "person")')
     command.add_argument("--epsilon", metavar="COLUMN", help='column of ε (default: "epsilon")')
+    command.add_argument("--level", metavar="COLUMN", help="column of choices, instead of --epsilon")
+    command.add_argument("--levels", metavar="NAME=ε,…", type=levels, help="the ε of each choice")
     _said_options(command, "where the table has no such column")
     back = "who has withdrawn or been forgotten comes back (default: they stay out, whatever a table says)"
     command.add_argument("--returning", action="store_true", help=back)
@@ -38,11 +40,17 @@ def _import(options: argparse.Namespace, console: Console) -> None:
         return
     if not options.tables:
         raise pp.InvalidInput("no table is named; give TABLE, a file of consents, or --purses FILE --table TABLE")
+    if (options.level is None) != (options.levels is None) or (options.level and options.epsilon):
+        raise pp.InvalidInput(
+            "give --epsilon, a column of ε, or --level, a column of choices, with --levels, their ε; --epsilon is "
+            f"{options.epsilon!r}, --level is {options.level!r}, --levels is {options.levels!r}"
+        )
     ledger = open_ledger(options)
     found = ledger.import_tables(
         options.tables,
         person=options.person or "person",
-        epsilon=options.epsilon or "epsilon",
+        epsilon=options.level or options.epsilon or "epsilon",
+        levels=options.levels,
         purpose=options.purpose,
         recorded_by=options.recorded_by,
         returning=options.returning,
@@ -204,6 +212,7 @@ The records that a consent form gives are such files, and many can be named at o
 where a row is wrong or an id comes twice, none.
 
   privypurse ledger import people.csv --person customer_id --purpose "to plan bus lines" --dry-run
+  privypurse ledger import consents.csv --person customer_id --level consent --levels strict=0.5,medium=1,relaxed=2
   privypurse ledger import forms/*.csv
 
 With --purses, take over what people spent before: from a file of purses, as earlier versions kept beside a table, or

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from privypurse.cli.arguments import add_trust_option, need, writing
-from privypurse.cli.showing import say
+from privypurse.cli.showing import as_it_is, say
 
 SHORT = "what the model of a run says about the rows of a new table"
 LONG = """\
@@ -46,5 +46,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
     predictor = load(options.folder, trust_code=options.trust_code)
     with writing(options.out):
-        rows = predict_file(predictor, options.table, options.out, options.id)
-    say(console, f"{rows:,} rows answered, written to {options.out}")
+        answered = predict_file(predictor, options.table, options.out, options.id)
+    say(console, f"{answered.rows:,} rows answered, written to {options.out}")
+    for column in answered.unread:
+        line = f"Of {column!r} no cell could be read: all answers are as if it were missing. See how it is written."
+        console.print(f"[bold red]{as_it_is(line)}[/]")

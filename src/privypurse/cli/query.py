@@ -173,6 +173,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.out is not None:
         try:
             folder.add("answer.json", text + "\n", public=options.seed is None)
+            folder.add_json("question.json", _question(options))
             ledger.write_anchor(folder.path / "anchor.json")
             folder.add("anchor.json", None)
         except OSError as error:
@@ -188,6 +189,13 @@ def _show_where(kept: Kept, options: argparse.Namespace, console: Console) -> No
     if kept.news:
         say(console, kept.news)
     say(console, f"spending is kept in {where}")
+
+
+def _question(options: argparse.Namespace) -> dict[str, Any]:
+    """What was asked, by which the cost of its noise can be worked out again."""
+    names = ("question", "column", "where", "lower", "upper", "categories", "edges", "holding", "noise", "cost")
+    said = {name: getattr(options, name, None) for name in (*names, "at_delta", "purpose")}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:

@@ -7,6 +7,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,10 @@ import privypurse as pp
 from privypurse.cli.arguments import add_ledger_options, ledger_if_named, need
 from privypurse.cli.showing import as_it_is, bar, default_delta, show_plan
 from privypurse.errors import PrivyPurseWarning
-from privypurse.runs.config import RunConfig, example, read_config
+from privypurse.runs.config import RunConfig, Table, example, read_config
 
 if TYPE_CHECKING:
+    from privypurse.runs.measures import Measured
     from privypurse.runs.training_run import Finished
 
 SHORT = "train a model by a configuration file, each person within their own ε"
@@ -32,9 +34,12 @@ training; what is printed about the people in training is sensitive.
 Everything goes into one folder. public.json lists what may be shown to others: the model (model.pt, model.json), how
 a table goes in (encoder.json), and facts.json, the constants of training and what was promised. Internal, as safe to
 keep as the data: config.toml, plan.json, metrics.json, with [individual] spending.csv (what each person really
-spent), and run.json, which lists all files with their checksums. test.json and curves.svg (AUC, confusions,
-calibration, errors by group) are internal too, unless measured under [data] says that the test's records are public
-or were released before.
+spent), fingerprint.json with its key (which table it was), and run.json, which lists all files with their checksums.
+test.json and curves.svg (AUC, confusions, calibration, errors by group) are internal too, unless measured under
+[data] says that the test's records are public or were released before. privypurse verify looks at it all again.
+
+[about] says who answers for the run: controller, contact, purpose, legal_basis and the like. It goes into facts.json
+as it stands, and from there into every report; what is left out is "not stated".
 
 Ctrl-C ends a run between two steps. With [training] checkpoint, the folder that a run is kept in, the same command
 goes on from there, and every step that was taken stays counted. Without it nothing is kept.
@@ -47,14 +52,18 @@ that folder too, as planned.json: a run goes on with the plan that it began with
 A plan that was made before (plan = "plan.json") is applied by id: person = "…" under [data] names the column. A plan
 without ids holds for exactly the file that it was made from; what does not match is refused.
 
-Ranges and categories of a table are given in the file and never estimated from the rows: that would tell something
-about people that no budget pays for.
+Ranges and categories of a table are given in the file, and taken from no row for nothing: that would tell something
+about people that no budget pays for. Where nobody knows them, people are asked, and pay: a column with
+{{ range = "estimated", within = [0, 1e7] }} or {{ values = "estimated" }}, and [private_ranges] share = 0.05, which
+takes that share of every ε. Training has the rest, and ranges.json (public) says what was found. With a checkpoint it
+is asked once.
 
 [model] kind = "module:callable" imports that module, from this folder too, and calls it: it EXECUTES ITS CODE. Run
 only configuration files that you trust.
 
 to begin:
   privypurse init people.csv -o config.toml     # without a table: an example that runs as it stands
+  privypurse train config.toml --dry-run        # what the plan would be, and which columns cannot be read
   privypurse train config.toml
   privypurse predict privypurse-run new.csv -o answers.csv
 
@@ -65,22 +74,29 @@ the example:
 
 def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("config", metavar="config.toml", help="what to train, on what, for whom")
+    command.add_argument(
+        "--dry-run", action="store_true", help="read the table and show the plan; train, charge and write nothing"
+    )
     add_ledger_options(command)
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    config = read_config(options.config)
+    config = _read(options)
     need("train")
     from privypurse.runs.training_run import train_by
 
     ledger = ledger_if_named(options, config.ledger)
 
-    def planned(plan: pp.Plan) -> None:
+    def planned(plan: pp.Plan, unread: list[str]) -> None:
         waiting.close()  # two bars at once would write over each other
         for line in _about(config, plan, ledger):
             console.print(as_it_is(line))
         show_plan(plan, console)
+        for line in map(_unread, unread):
+            console.print(f"[bold red]{as_it_is(line)}[/]")
         console.print()
+        if options.dry_run:
+            raise _NothingMore
 
     with ExitStack() as waiting:
         certifying = waiting.enter_context(bar(console, "certifying"))
@@ -89,11 +105,33 @@ def run(options: argparse.Namespace, console: Console) -> None:
         try:
             shown = certifying if ledger is None else None  # how many levels there are follows from real balances
             finished = train_by(config, certifying=shown, planned=planned, bar=True, ledger=ledger)
+        except _NothingMore:
+            console.print("nothing was trained, charged or written; leave --dry-run out to train")
+            return
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_stopped(config.training.checkpoint)) from None
         except OSError as error:  # a full disk: a step that cannot be counted is not taken
             raise pp.PrivyPurseError(f"{error}: {_stopped(config.training.checkpoint)}") from None
+    for line in [] if finished.ranges is None else finished.ranges.in_words():
+        console.print(as_it_is(line))
     _show(finished, config.training.seed, console)
+
+
+class _NothingMore(Exception):
+    """A dry run has shown all that it can."""
+
+
+def _read(options: argparse.Namespace) -> RunConfig:
+    """The configuration; of a dry run without a checkpoint, in which a plan would be kept."""
+    config = read_config(options.config)
+    if not options.dry_run:
+        return config
+    if config.private_ranges is not None:
+        raise pp.InvalidInput(
+            "--dry-run is given beside [private_ranges]: people are asked, and pay, before there is a plan; leave "
+            "--dry-run out, or give ranges and categories instead"
+        )
+    return replace(config, training=replace(config.training, checkpoint=None))
 
 
 def _about(config: RunConfig, plan: pp.Plan, ledger: pp.Ledger | None) -> Iterator[str]:
@@ -105,9 +143,21 @@ def _about(config: RunConfig, plan: pp.Plan, ledger: pp.Ledger | None) -> Iterat
             yield "Budgets are simulated: nobody in the data granted them."
         if config.budgets.delta is None:
             yield default_delta("delta under [budgets]", ledger)
+    if isinstance(config.data, Table) and config.private_ranges is None:
+        yield f"The model takes {config.data.encoder.width} numbers of each row: the first of `suggest --layers`."
+    if config.private_ranges is not None:
+        share = f"{config.private_ranges.share:.3g} of everyone's ε"
+        yield f"For {share} people were asked about ends and categories of columns; the plan has the rest."
     if plan.absent:
         gone = f"{plan.absent:,} planned people have no row in the table"
         yield f"{gone}: they are absent and contribute nothing. Sensitive."
+
+
+def _unread(column: str) -> str:
+    return (
+        f"Of {column!r} no cell of the people in training says what the configuration lists. If its form or its "
+        "words are others (decimals with a point, form of dates, case of classes), stop now, with Ctrl-C. Sensitive."
+    )
 
 
 def _stopped(checkpoint: Path | None) -> str:
@@ -116,16 +166,30 @@ def _stopped(checkpoint: Path | None) -> str:
     return f"stopped; steps that were taken stay counted, and the same command goes on from {checkpoint}"
 
 
+def _headline(score: Measured) -> str:
+    """The one figure that is looked at first, in the target's own units."""
+    found = score.figures()
+    if "labels" in found:
+        shares = [f"{as_it_is(name)} {each['accuracy']:.2%}" for name, each in found["labels"].items() if each]
+        return f"[bold]test accuracy {', '.join(shares)}[/]"
+    if score.accuracy is not None:
+        always = f"always the commonest class: {found['accuracy_without_a_model']:.2%}"
+        return f"[bold]test accuracy {score.accuracy:.2%}[/] ({always})"
+    explained = "" if found["r_squared"] is None else f", R² {found['r_squared']:.3f}"
+    return f"[bold]test error {found['mean_absolute_error']:.4g} on average{explained}[/]"
+
+
 def _show(finished: Finished, seed: int | None, console: Console) -> None:
     score, trained = finished.score, finished.trained
     console.print(f"{trained.steps:,} steps taken in {trained.seconds:.1f} s")
     if score is None:
-        console.print("no test records: nothing is said about accuracy, since on people in training it is sensitive")
-    else:
-        accuracy = "" if score.accuracy is None else f"[bold]test accuracy {score.accuracy:.2%}[/], "
         console.print(
-            f"{accuracy}test loss {score.loss:.4f}, on {score.records:,} records that took no part in training"
-            + (": of people who were not charged, so internal" if score.internal else "")
+            "no test records with a target: nothing is said of accuracy, since on people in training it is sensitive"
+        )
+    else:
+        console.print(
+            f"{_headline(score)}, test loss {score.loss:.4f}, on {score.records:,} records that took no part in "
+            "training" + (": of people who were not charged, so internal" if score.internal else "")
         )
     if seed is not None:
         console.print(f"[bold red]seeded with {seed}: a test, NOT private[/]")

@@ -134,10 +134,12 @@ _TICKS = {"s": 86400.0, "ms": 86400e3, "us": 86400e6, "ns": 86400e9}
 
 def day_reader(form: str) -> Callable[[str], float | None]:
     """What reads a date in this form, made of %Y, %m and %d; a time of day after an ISO date is passed over."""
-    pattern = "".join(_PARTS.get(part, re.escape(part)) for part in re.split("(%[A-Za-z%])", form))
+    # Between the parts as strptime reads it, by which others apply an encoder: any space, any case.
+    parts = re.split(r"(%[A-Za-z%]|\s+)", form)
+    pattern = "".join(r"\s+" if part.isspace() else _PARTS.get(part, re.escape(part)) for part in parts)
     if sorted(re.findall("%.?", form)) != sorted(_PARTS):
         raise InvalidInput(f'the form of dates is {form!r}; it has to hold %Y, %m and %d once each, as in "%d.%m.%Y"')
-    whole = re.compile(pattern + ("([T ].*)?" if form == ISO else ""), re.ASCII | re.DOTALL)
+    whole = re.compile(pattern + "([T ].*)?", re.DOTALL) if form == ISO else re.compile(pattern, re.IGNORECASE)
 
     def read(text: str) -> float | None:
         found = whole.fullmatch(text)

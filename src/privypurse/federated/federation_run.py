@@ -64,6 +64,8 @@ class Row:
     spent: FloatArray
     """ε against the adversary of the terms, as is ``granted``."""
     accuracy: float
+    rates: FloatArray
+    """At which each record was drawn in a step of a round that was joined."""
     first_id: str | None = None
     """By which its ledger, if it has one, knows the owner of its first record; the others are numbered on."""
 
@@ -190,6 +192,7 @@ def ended(
 
             first_id = str(row_ids(fingerprint(silo.train), 1)[0])
             client.settle()
-        rows.append(Row(silo.name, client.joined, each, spent, accuracy(model, silo.train), first_id))
+        found = accuracy(model, silo.train)
+        rows.append(Row(silo.name, client.joined, each, spent, found, client.plan.rates, first_id))
         client.close()
     return tuple(rows), model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 from sqlalchemy.engine import Connection
 
 from privypurse.arrays import AnyArray, IntArray
+from privypurse.budgets.budgets import epsilon_of_levels
 from privypurse.budgets.person_ids import ids_of, texts_of
 from privypurse.budgets.tables import Columns, FileColumns, FrameColumns
 from privypurse.errors import InvalidInput
@@ -174,12 +175,19 @@ def read_consents(
     purpose: str = "",
     recorded_by: str = "",
     returning: bool = False,
+    levels: Mapping[str, float] | None = None,
 ) -> Consents:
-    """From a CSV or Parquet file or a data frame, with purpose, valid_until and recorded_by if it has them."""
+    """From a CSV or Parquet file or a data frame, with purpose, valid_until and recorded_by if it has them.
+
+    With ``levels`` the column ``epsilon`` holds choices, and they say what each of them is worth.
+    """
     columns = FileColumns(Path(table)) if isinstance(table, str | Path) else FrameColumns(table)
     named = f"{columns.name}: column {person!r}"
     ids = np.array(texts_of(ids_of(columns.ids(person), name=named), named), dtype=object)
-    eps = columns.numbers(epsilon)
+    if levels is None:
+        eps = columns.numbers(epsilon)
+    else:
+        eps = epsilon_of_levels(columns.labels(epsilon), levels, where=columns.where(epsilon))
     given = {"purpose": purpose, "valid_until": "", "recorded_by": recorded_by}
     texts = [_texts(columns, name, default, ids.size) for name, default in given.items()]
     different, which = np.unique(np.stack(texts, axis=1), axis=0, return_inverse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -119,6 +119,7 @@ class Ledger(OpenLedger):
         purpose: str = "",
         recorded_by: str = "",
         returning: bool = False,
+        levels: Mapping[str, float] | None = None,
         dry_run: bool = True,
     ) -> Difference:
         """Take consents from a CSV or Parquet file or a data frame: who is new joins, who has another ε changes.
@@ -128,9 +129,16 @@ class Ledger(OpenLedger):
         leaves by being absent. Who has withdrawn or been forgotten stays out, or a table from before would undo it;
         ``returning`` brings them back, with what they had spent. Nobody joins by a row whose end is past; a consent
         that has ended is renewed by a row that names a later end, or none, not by one that says nothing of it.
-        ``dry_run`` (the default) only says what would happen.
+        ``dry_run`` (the default) only says what would happen. With ``levels``, as in {"strict": 0.5}, the column
+        ``epsilon`` holds choices.
         """
-        said = {"person": person, "epsilon": epsilon, "purpose": purpose, "recorded_by": recorded_by}
+        said = {
+            "person": person,
+            "epsilon": epsilon,
+            "purpose": purpose,
+            "recorded_by": recorded_by,
+            "levels": levels,
+        }
         return self.import_tables([table], **said, returning=returning, dry_run=dry_run)[0]
 
     def import_tables(self, tables: Sequence[Any], *, dry_run: bool = True, **said: Any) -> list[Difference]:

@@ -22,7 +22,7 @@ from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.memory import leave_alone
 from privypurse.training.isolation.tracking.record_sum import FOREIGN
 from privypurse.training.isolation.tracking.states import Total, plain, state_of
-from privypurse.training.ledger_account import STEPS
+from privypurse.training.journal import STEPS
 from privypurse.training.make_private import make_private
 from privypurse.training.other_trainers import Told, refuse_begun, require_counted
 

@@ -62,6 +62,10 @@ class Plan(PlannedTraining):
         """The plan for people to read."""
         return summary.text(self)
 
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return summary.html(self)
+
     def digest(self) -> str:
         """A fingerprint, to compare plans by: equal plans for the same people have equal ones."""
         return file.digest(self)

@@ -11,7 +11,7 @@ from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets.person_ids import Seal
 from privypurse.errors import InvalidInput
 from privypurse.plans.level_table import LevelRow, LevelTable, in_every_step
-from privypurse.plans.plan_base import PlanBase
+from privypurse.plans.plan_base import PlanBase, compact
 from privypurse.plans.promise import Promise
 from privypurse.plans.training_shape import TrainingShape
 from privypurse.plans.under_ledger import PlannedUnderLedger
@@ -111,11 +111,13 @@ class PlannedTraining(PlanBase):
         "gdp" where everyone who takes part is in every step: it holds from the first step on, at the whole δ. "rdp"
         where people are drawn: ``steps`` are proved by the plan's accountant at 0.9·δ, and beyond them a person goes
         on only while all that they spent, from the first step on, fits (ε, 0.1·δ) at an order fixed beforehand.
-        Under a ledger they go on, besides, only within what is reserved there, at the orders of all rungs.
+        Under a ledger they go on, besides, only within what is reserved there, at the orders of all rungs. Where the
+        plan protects people's presence it is "rdp": whether everyone's own rate is 1 tells of everyone (rule 7).
         """
         if not self.shape.extra_steps:
             return None
-        return "gdp" if self.full_batch else "rdp"
+        by_rates = self.ledger is None and self.promise is Promise.PRESENCE
+        return "gdp" if self.full_batch and not by_rates else "rdp"
 
     @property
     def full_batch(self) -> bool:
@@ -177,6 +179,11 @@ class PlannedTraining(PlanBase):
     def by_level(self, most: int = 12) -> list[LevelRow]:
         """The table of the plan in at most ``most`` lines; neighbouring levels share one where there are more."""
         return self.levels.rows(self.people_by_level(), self.spent_by_level(), most)
+
+    def for_nobody(self, level_of: AnyArray) -> Self:
+        """The same levels, noise and steps for made-up records, one a person, at these levels: for audits."""
+        made = compact(level_of, len(self.levels), "level_of")
+        return self._for_others(level_of=made, owner=None, keyed_ids=None, person=None, ledger=None, seal=None)
 
     def sealed(self, seal: Seal) -> Self:
         """The same plan, bound to the rows of a file, byte for byte: for plans without ids.

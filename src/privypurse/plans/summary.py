@@ -1,5 +1,6 @@
 """Plans in words: plain text for `Plan.summary`, and the cells of the command line's table."""
 
+from privypurse import _notebooks
 from privypurse.plans.level_table import LevelRow
 from privypurse.plans.planned_training import PlannedTraining
 from privypurse.plans.promise import Promise
@@ -92,6 +93,20 @@ def text(plan: PlannedTraining) -> str:
     body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
     dashes = "  ".join("-" * width for width in widths)
     return "\n".join([*facts(plan), "", body[0], dashes, *body[1:], "", plan.promise.text, ROUNDED, SENSITIVE])
+
+
+def html(plan: PlannedTraining) -> str:
+    """The same for notebooks."""
+    title = f"Plan: {plan.method}, {plan.steps:,} steps"
+    if plan.promise is Promise.PART:
+        return _notebooks.shown(title, _notebooks.words(plan.promise.text))
+    said = _notebooks.lines(facts(plan))
+    if plan.ledger is not None:
+        below = f"{plan.promise.text} {SAVED}"
+        return _notebooks.shown(title, said, _notebooks.words(below), internal=True)
+    levels = _notebooks.table(COLUMNS, [cells(row) for row in plan.by_level()], "by level")
+    below = f"{plan.promise.text} {ROUNDED} {SENSITIVE}"
+    return _notebooks.shown(title, said, levels, _notebooks.words(below), internal=True)
 
 
 _ACCOUNTANTS = {"pld": "privacy loss distributions (pld)", "rdp": "Rényi divergences (rdp)"}

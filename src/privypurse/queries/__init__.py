@@ -4,7 +4,8 @@ From a question to its answer: `rows` and `columns` hold the data, `conditions` 
 without mixing records, `contributions` adds them up by person and clips, `noisy_sums` prices, charges, adds noise
 and releases the sum, `answers` says what it cost. `ledger_purses` charges it for life; `table_ledger` keeps purses
 beside a table, and `earlier_purses` takes over what files of purses held; `statistics` tells means,
-counts and quantiles of one number for each person; `ranges` makes ends for an encoder of a released histogram.
+counts and quantiles of one number for each person; `ranges` makes ends for an encoder of a released histogram;
+`private_constants` asks for ends and categories out of everybody's share of their purse.
 """
 
 from privypurse.queries.analyst import Analyst

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from privypurse import _notebooks
 from privypurse.accounting import gdp
 from privypurse.arrays import FloatArray
 from privypurse.budgets.budgets import DEFAULT_DELTA
@@ -73,6 +74,19 @@ class Answer:
             "cost": {"epsilon": self.cost.epsilon, **asdict(self.cost)},
             "says": self.says,
         }
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the value, what has to be known about it, and what it costs."""
+        values = [(f"{place:,}", f"{value:.6g}") for place, value in enumerate(np.ravel(self.value).tolist())]
+        many = np.ndim(self.value) > 0
+        title = f"Answer, {len(values):,} numbers" if many else f"Answer: {values[0][1]}"
+        about = "" if self.error is None else f"± about {in_short(self.error)}"
+        noise = f"normal noise of standard deviation {self.noise:g} on each number that was released"
+        return _notebooks.shown(
+            title,
+            _notebooks.lines((about, self.note, noise, self.says)),
+            _notebooks.table(("place", "value"), values if many else ()),
+        )
 
     def __float__(self) -> float:
         return float(self.value)

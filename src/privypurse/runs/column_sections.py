@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import Any
 
 from privypurse.datasets.encoding import KINDS, Categories, Encoding, Flag, Range
 from privypurse.errors import InvalidInput
+from privypurse.runs.estimated_columns import Estimated, estimated, is_estimated
 from privypurse.runs.sections import read, unknown, value
 
 WHY_PUBLIC = (
-    "Privy Purse never takes ranges, categories or classes from the rows: that would tell something about the people "
-    "in them that no budget pays for"
+    "Privy Purse takes ranges, categories or classes from no row for nothing: that would tell something about the "
+    "people in them that no budget pays for"
 )
 HOW = (
     "its range, as in { low = 0, high = 100 } or { low = 2015-01-01, high = 2025-12-31 }, its categories, as in "
@@ -19,15 +21,17 @@ HOW = (
 )
 
 
-def features(given: Any, place: str) -> dict[str, Encoding]:
+def features(given: Any, place: str) -> dict[str, Encoding | Estimated]:
     """[data.features], a column a key."""
     if not isinstance(given, dict) or not given:
         raise InvalidInput(f"[data.features] must name the columns that go in, each with {HOW}")
     return {column: encoding(how, f"[data.features] {column}") for column, how in given.items()}
 
 
-def encoding(given: Any, place: str) -> Encoding:
-    """One column: a list of categories, "flag", or a table of the arguments of its kind."""
+def encoding(given: Any, place: str) -> Encoding | Estimated:
+    """One column: a list of categories, "flag", or a table of the arguments of its kind, or of what to estimate."""
+    if is_estimated(given):
+        return estimated(given, place)
     if isinstance(given, list):
         return categories(given, place)
     if given == Flag.kind:
@@ -43,7 +47,15 @@ def encoding(given: Any, place: str) -> Encoding:
         raise InvalidInput(f"{place} is {given!r}; give {HOW}")
     if "values" in rest and kind == Categories.kind:
         rest["values"] = texts(rest["values"], f"{place} values")
+    _refuse_quoted_dates(rest, place)
     return read(KINDS[kind], rest, place)
+
+
+def _refuse_quoted_dates(given: dict[str, Any], place: str) -> None:
+    """TOML writes dates without quotes, which nobody remembers."""
+    for end in ("low", "high"):
+        if re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", str(given.get(end))) and isinstance(given[end], str):
+            raise InvalidInput(f"{place} {end} is a date in quotes; write it without them, as in {end} = 2025-12-31")
 
 
 def _kind(given: dict[str, Any]) -> str:

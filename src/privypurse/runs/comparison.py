@@ -27,13 +27,17 @@ from privypurse.arrays import FloatArray
 from privypurse.assignment import Calibrator, Exclude, plan
 from privypurse.assignment.best_threshold import best_threshold
 from privypurse.budgets import Budgets, preferences
+from privypurse.datasets.census import ADULT_ENCODING
+from privypurse.datasets.encoder import Encoder
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan, TrainingShape
 from privypurse.plans import file as planfile
-from privypurse.runs.config import BuiltIn
+from privypurse.runs.config import BuiltIn, Model
 from privypurse.runs.folder import RunFolder
 from privypurse.runs.metrics import figures
 from privypurse.runs.models import mlp
+from privypurse.runs.predictor import add_network
+from privypurse.runs.public_choices import PublicChoices
 from privypurse.runs.records import Records, TrainTest, records_of
 from privypurse.runs.training_run import add_model, add_results
 from privypurse.training.evaluation import Score, losses, score
@@ -44,6 +48,8 @@ PRIVATE = ("uniform", "exclude", "scale", "sample")
 NONE = "none"
 COMPARED = (*PRIVATE, NONE)
 EPSILON, SHARES, DELTA = preferences.THREE_LEVELS, preferences.THREE_SHARES, 1e-5
+REPORTS = {"public": "report.html", "internal": "report-internal.html"}
+"""Of the whole census by the method sample, by edition; written by the command."""
 _NOT_PRIVATE = "Trained without privacy, for comparison: the model itself tells about the people in it."
 
 
@@ -190,22 +196,28 @@ def trained(
     if kept is None:
         return found
     folder = RunFolder.begin(kept, "demo")
+    network = Model("mlp", hidden=(setting.hidden,) if setting.hidden else ())
+    encoder = Encoder(ADULT_ENCODING, records.target)
+    add_network(folder, network, records.shape, records.outputs, encoder, public=made is not None)
     if made is None or done is None:
         add_model(folder, model, public=False)
         about = {"data": "adult", "method": NONE, "steps": steps, "test": figures(found), "about": _NOT_PRIVATE}
         folder.add_json("metrics.json", about)
     else:
         folder.add("plan.json", planfile.dumps(made))
-        add_results(folder, model, made, done, found, data="adult", seeded=False)
+        chosen = PublicChoices(DELTA, {f"ε = {epsilon:g}": epsilon for epsilon in EPSILON}, simulated=True)
+        add_results(folder, model, made, done, found, data="adult", seeded=False, chosen=chosen)
     return found
 
 
 def check_out(folder: Path) -> None:
     """Raise unless the folder is new, or holds nothing but an earlier demonstration."""
-    if folder.exists() and (
-        not folder.is_dir() or any(path.name not in CROWDS or not path.is_dir() for path in folder.iterdir())
-    ):
+    if folder.exists() and (not folder.is_dir() or not all(map(_of_a_demo, folder.iterdir()))):
         raise InvalidInput(f"--out {folder} holds something that is not of a demo; name another folder")
+
+
+def _of_a_demo(path: Path) -> bool:
+    return path.is_file() if path.name in REPORTS.values() else path.is_dir() and path.name in CROWDS
 
 
 def trials(

@@ -14,13 +14,15 @@ from msgspec import Meta
 from privypurse._validate import integer
 from privypurse.assignment import METHODS
 from privypurse.datasets.encoder import Encoder
-from privypurse.datasets.encoding import Categories, Encoding, Range
+from privypurse.datasets.encoding import Categories, Encoding, Flag, Range
 from privypurse.datasets.targets import Classes, Flags, Number, Target
 from privypurse.errors import InvalidInput
 from privypurse.plans import stop_rules
 from privypurse.plans.stop_rules import Stop
 from privypurse.runs import column_sections
+from privypurse.runs.about import About
 from privypurse.runs.blanks import require_filled_in
+from privypurse.runs.estimated_columns import KINDS, Estimated, PrivateRanges, check_agreement
 from privypurse.runs.held_out import HeldOut
 from privypurse.runs.sections import By, read, unknown, value
 from privypurse.training.callbacks import OTHERS
@@ -61,7 +63,7 @@ class Table:
 
     table: Path
     features: Annotated[
-        Mapping[str, Encoding],
+        Mapping[str, Encoding | Estimated],
         By(column_sections.features),
         Meta(title=f"the columns that go in, each with {column_sections.HOW}"),
     ]
@@ -93,7 +95,14 @@ class Table:
             )
         if self.test is not None and self.test.resolve() == self.table.resolve():
             raise InvalidInput("test must be another file than table: accuracy on people in training is sensitive")
-        Encoder(self.features, self.target, self.missing)
+        # Are the columns such as it takes? Those to be estimated are stood for by another kind.
+        stood_for = {name: Flag() if isinstance(how, KINDS) else how for name, how in self.features.items()}
+        Encoder(stood_for, self.target, self.missing)
+
+    @property
+    def estimated(self) -> dict[str, Estimated]:
+        """The columns whose ends or categories are asked of the people first."""
+        return {name: how for name, how in self.features.items() if isinstance(how, KINDS)}
 
     @property
     def target(self) -> Target:
@@ -117,7 +126,10 @@ class Table:
     @property
     def encoder(self) -> Encoder:
         """What turns a table into numbers; public, as all that it is made of."""
-        return Encoder(self.features, self.target, self.missing)
+        if self.estimated:
+            raise InvalidInput(f"{', '.join(self.estimated)} was not estimated yet, so nothing can be encoded")
+        known = {name: how for name, how in self.features.items() if not isinstance(how, KINDS)}
+        return Encoder(known, self.target, self.missing)
 
 
 @dataclass(frozen=True)
@@ -131,9 +143,11 @@ class Simulated:
 
 @dataclass(frozen=True)
 class Grants:
-    """Everyone's own ε: columns of the table (the arguments of `Budgets.read`), or simulated."""
+    """Everyone's own ε: columns of a table (the arguments of `Budgets.read`), or simulated."""
 
     simulate: Simulated | None = None
+    table: Path | None = None
+    """A file of consents, a row for each person; None: columns of the table of records."""
     epsilon: str | None = None
     level: str | None = None
     levels: Mapping[str, float] | None = None
@@ -144,7 +158,7 @@ class Grants:
     def __post_init__(self) -> None:
         if self.simulate is None:
             return
-        if any(given is not None for given in (self.epsilon, self.level, self.levels, self.person)):
+        if any(given is not None for given in (self.table, self.epsilon, self.level, self.levels, self.person)):
             raise InvalidInput("simulate beside columns of the table; keep the one or the other")
         if isinstance(self.delta, str):
             raise InvalidInput(f"delta is {self.delta!r}; simulated budgets need a number, such as 1e-5")
@@ -246,8 +260,11 @@ class RunConfig:
     optimizer: Optimizer
     training: Training
     individual: Followed | None = None
+    private_ranges: PrivateRanges | None = None
+    """Where columns are estimated: for which share of everybody's ε."""
     ledger: str | None = None
     """The address of the ledger whose people are charged."""
+    about: About = field(default_factory=About)
     text: str = field(default="", repr=False, compare=False)
     """The file that it was read from, to be kept with the run."""
 
@@ -295,6 +312,8 @@ def parse_config(text: str) -> RunConfig:
         )
     if training.plots and isinstance(data, Table) and data.test is None and data.held_out is None:
         raise InvalidInput("[training] plots needs test or held_out under [data]: it draws figures of the test")
+    ranges = read(PrivateRanges, whole["private_ranges"], "[private_ranges]") if "private_ranges" in whole else None
+    check_agreement(data.estimated if isinstance(data, Table) else {}, ranges, plan)
     data, budgets = _agreed(data, read(Grants, whole["budgets"], "[budgets]") if "budgets" in whole else None)
     return RunConfig(
         data=data,
@@ -304,7 +323,9 @@ def parse_config(text: str) -> RunConfig:
         optimizer=_optimizer(whole["optimizer"]),
         training=training,
         individual=read(Followed, whole["individual"], "[individual]") if "individual" in whole else None,
+        private_ranges=ranges,
         ledger=value(str, whole["ledger"], "ledger") if "ledger" in whole else None,
+        about=read(About, whole.get("about", {}), "[about]"),
         text=text,
     )
 
@@ -344,6 +365,11 @@ def _agreed(data: BuiltIn | Table, budgets: Grants | None) -> tuple[BuiltIn | Ta
         raise InvalidInput(
             '[data] held_out chooses people by their ids; name the column of ids, person = "…" under [data], and '
             "columns of what they granted under [budgets], or give a file of other people, as test"
+        )
+    if granted.table is not None and data.person is None:
+        raise InvalidInput(
+            "[budgets] table holds what people granted, and which of them owns a row is told by ids; name the column "
+            'of ids, which both tables have: person = "…" under [data]'
         )
     if budgets is not None and budgets.simulate is None:
         budgets = replace(budgets, person=data.person)

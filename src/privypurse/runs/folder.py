@@ -2,14 +2,20 @@
 
 ``run.json`` names every file with its SHA-256 and whether it is public or internal. It is internal itself: whoever
 guesses what a sensitive file says can prove the guess by its digest. ``public.json`` names the public files alone,
-and is public: what it names may be passed on together with it.
+and is public: what it names may be passed on together with it. Both say with which versions it was written, and on
+which day it began. The day is public: it was chosen before a row was read. When the run ended is not, for how long it
+took tells how many were drawn.
 """
 
 from __future__ import annotations
 
 import json
+import platform
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +27,7 @@ from privypurse.version import __version__
 
 SCHEMA = 1
 INTERNAL_LIST, PUBLIC_LIST = "run.json", "public.json"
+_LIBRARIES = ("numpy", "scipy", "torch")
 
 
 class File(msgspec.Struct, frozen=True):
@@ -41,25 +48,34 @@ class _Listing(msgspec.Struct, frozen=True):
     privypurse: str
     command: str
     files: dict[str, File]
+    begun: str = ""
+    """The day, in UTC, as 2026-01-31; "" in lists of earlier releases."""
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of Python and of the libraries that were loaded."""
 
 
 class RunFolder:
     """A run's folder, and the files that were added to it by name."""
 
-    def __init__(self, path: Path, command: str, files: dict[str, File]) -> None:
+    def __init__(
+        self, path: Path, command: str, files: dict[str, File], begun: str, versions: dict[str, str]
+    ) -> None:
         """``command`` is what writes it, such as "train". To begin one or to read one, see below."""
-        self.path, self.command, self.files = path, command, files
+        self.path, self.command, self.files, self.begun, self.versions = path, command, files, begun, versions
 
     @classmethod
-    def begin(cls, path: Path, command: str) -> RunFolder:
-        """A folder that can be written to; files of an unfinished run will be written over (see `check_free`)."""
+    def begin(cls, path: Path, command: str, begun: str | None = None) -> RunFolder:
+        """A folder that can be written to; files of an unfinished run will be written over (see `check_free`).
+
+        ``begun`` is the day as `today` gave it before data were read; None: today.
+        """
         try:
             path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
                 pass
         except OSError as error:
             raise InvalidInput(f"out {path} cannot be written to: {error.strerror}; name another folder") from None
-        return cls(path, command, {})
+        return cls(path, command, {}, today() if begun is None else begun, _versions())
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -68,20 +84,33 @@ class RunFolder:
         Where the public files were passed on without the others, it holds those. Digests find damage and oversight;
         whoever alters a file on purpose can alter the lists too.
         """
+        folder = cls.listed(path)
+        for complaint in folder.changes():
+            raise InvalidInput(complaint)
+        return folder
+
+    @classmethod
+    def listed(cls, path: str | Path) -> RunFolder:
+        """A folder as its lists say, whatever its files are."""
         path = Path(path)
-        internal, public = _listing(path / INTERNAL_LIST), _listing(path / PUBLIC_LIST)
-        whole = internal or public
+        whole = _listing(path / INTERNAL_LIST) or _listing(path / PUBLIC_LIST)
         if whole is None:
             raise InvalidInput(f"{path} is no run's folder: it holds neither {INTERNAL_LIST} nor {PUBLIC_LIST}")
-        if public is not None and public.files != {name: file for name, file in whole.files.items() if file.public}:
-            raise InvalidInput(f"{path / PUBLIC_LIST} was changed: it does not name the run's public files")
-        for name, file in whole.files.items():
-            found = _inside(path, name)
+        return cls(path, whole.command, whole.files, whole.begun, whole.versions)
+
+    def changes(self) -> Iterator[str]:
+        """A complaint for each file that is not as it was written, the list of public ones too."""
+        public = _listing(self.path / PUBLIC_LIST)
+        if public is not None and public.files != {name: file for name, file in self.files.items() if file.public}:
+            yield f"{self.path / PUBLIC_LIST} was changed: it does not name the run's public files"
+        if public is not None and (public.begun, public.versions) != (self.begun, self.versions):
+            yield f"{self.path / PUBLIC_LIST} was changed: day or versions are not those of {INTERNAL_LIST}"
+        for name, file in self.files.items():
+            found = _inside(self.path, name)
             if not found.is_file():
-                raise InvalidInput(f"{found} is missing, which this run wrote; put it back")
-            if digest_of_file(found) != file.sha256:
-                raise InvalidInput(f"{found} was changed after this run wrote it; put the original back")
-        return cls(path, whole.command, whole.files)
+                yield f"{found} is missing, which this run wrote; put it back"
+            elif digest_of_file(found) != file.sha256:
+                yield f"{found} was changed after this run wrote it; put the original back"
 
     def add(self, name: str, content: str | Callable[[BinaryIO], Any] | None, *, public: bool = False) -> None:
         """Write a file, whole or not at all, and list it.
@@ -99,7 +128,8 @@ class RunFolder:
         self.files[name] = File(public, digest_of_file(file))
         shown = {each: file for each, file in self.files.items() if file.public}
         for place, files, mode in ((INTERNAL_LIST, self.files, 0o600), (PUBLIC_LIST, shown, for_all)):
-            listing = msgspec.json.encode(_Listing(SCHEMA, __version__, self.command, files))
+            whole = _Listing(SCHEMA, __version__, self.command, files, self.begun, self.versions)
+            listing = msgspec.json.encode(whole)
             _write(self.path / place, msgspec.json.format(listing, indent=1).decode() + "\n")
             (self.path / place).chmod(mode)
 
@@ -113,6 +143,16 @@ class RunFolder:
             name = file.relative_to(self.path).as_posix()
             if file.is_file() and not file.is_symlink() and name not in (INTERNAL_LIST, PUBLIC_LIST):
                 self.add(name, None)
+
+
+def today() -> str:
+    """The day in UTC, as 2026-01-31."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def _versions() -> dict[str, str]:
+    loaded = {name: metadata.version(name) for name in _LIBRARIES if name in sys.modules}
+    return {"python": platform.python_version(), **loaded}
 
 
 def check_free(path: Path, *names: str, hint: str = "") -> None:

@@ -49,16 +49,21 @@ def kept(folder: Path, asked: NewPlan, budgets: Budgets) -> Plan | None:
 
 def keep(plan: Plan, folder: Path, asked: NewPlan) -> bool:
     """Write it there, for its owner's eyes; False if somebody else was quicker, whose plan stays."""
-    make_folder(folder)
-    beside = folder / f".{NAME}.{secrets.token_hex(8)}"
-    replace_text(beside, json.dumps({"asked": _plain(asked), "plan": planfile.dumps(plan)}) + "\n")
+    return keep_first(folder / NAME, json.dumps({"asked": _plain(asked), "plan": planfile.dumps(plan)}) + "\n")
+
+
+def keep_first(file: Path, text: str) -> bool:
+    """Write a file that is not there yet, whole and for its owner's eyes; False where there is one, which stays."""
+    make_folder(file.parent)
+    beside = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    replace_text(beside, text)
     try:
-        os.link(beside, folder / NAME)
+        os.link(beside, file)
     except FileExistsError:
         return False
     finally:
         beside.unlink(missing_ok=True)
-    synchronise_folder(folder)
+    synchronise_folder(file.parent)
     return True
 
 

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from privypurse.plans import Plan, Promise
+from privypurse.arrays import FloatArray
+from privypurse.plans import Plan
 from privypurse.runs.measures import WHOSE, Measured
+from privypurse.runs.plan_facts import SEEDED, facts_of_choices, facts_of_plan, levels_of_plan
+from privypurse.runs.public_choices import PublicChoices
 from privypurse.training.evaluation import Score
 from privypurse.training.individual.spending import Spending
-from privypurse.training.loop import Trained
+from privypurse.training.trained import Trained
 
 _PUBLIC = (
     "The model and the test figures cost the people in training nothing beyond their certified ε (with extra steps: "
@@ -24,27 +27,23 @@ _SENSITIVE = (
     "data. A person may see their own."
 )
 _FORMULA = re.compile(r"(?![+-]?[0-9]+(\.[0-9]+)?$)[\t\r\n=+@\uff1d\uff0b\uff0d\uff20-]")
-_SEEDED = "This run was seeded, so its noise can be repeated and taken off: a test, NOT private."
 
 
-def facts_of(plan: Plan, trained: Trained, data: str, seeded: bool) -> dict[str, Any]:
+def facts_of(
+    plan: Plan, trained: Trained, data: str, seeded: bool, chosen: PublicChoices | None = None
+) -> dict[str, Any]:
     """Constants of training, what was promised, and released answers: what may be published beside the model.
 
-    A noise multiplier that was solved from everybody's budgets tells something about them, and is none of these.
+    A noise multiplier that was solved from everybody's budgets tells something about them, and is none of these;
+    nor are steps that were computed from how many people there are.
     """
     told = [] if trained.spending is None else trained.spending.told
+    chosen = PublicChoices() if chosen is None else chosen
     return {
         "data": data,
-        "method": plan.method,
-        "steps": trained.steps,
-        "fixed_steps": plan.steps,
-        "filter": plan.filter,
-        "batch_size": plan.batch_size,
-        "clip_norm": plan.clip_norm,
-        **({"noise_multiplier": plan.noise_multiplier} if plan.promise is Promise.PRESENCE else {}),
-        "accountant": plan.accountant,
-        **({} if plan.public_epsilon is None and plan.ledger is None else {"at_most": plan.public_epsilon}),
-        "promise": _SEEDED if seeded else plan.promise.text,
+        **facts_of_plan(plan, seeded),
+        **({} if chosen.steps_tell_people else {"steps": trained.steps, "fixed_steps": plan.steps}),
+        **facts_of_choices(chosen, seeded),
         "told": [{"step": step, "answer": answer} for step, answer in told],
     }
 
@@ -55,19 +54,15 @@ def metrics_of(
     """The facts, figures of people outside training, and those that are sensitive, under a key that says so."""
     return {
         **facts,
+        "steps": trained.steps,
+        "fixed_steps": plan.steps,
         "noise_multiplier": plan.noise_multiplier,
         "test": figures(score),
         **({"history": {**_whose(score), "steps": history(trained)}} if history(trained) else {}),
-        "about": _SEEDED if seeded else _PUBLIC,
+        "about": SEEDED if seeded else _PUBLIC,
         "sensitive": {
             "about": _SENSITIVE,
-            # Beside a promise that is none stands no ε.
-            "levels": [
-                {"people": row.people}
-                if seeded
-                else {"people": row.people, "epsilon": row.epsilon[1], "certified": row.certified[1]}
-                for row in plan.by_level()
-            ],
+            "levels": levels_of_plan(plan, seeded),
             # Planned people without a row here: they are absent, and contribute nothing.
             "absent": plan.absent,
             # How long a step takes tells how many were drawn.
@@ -104,15 +99,14 @@ def history(trained: Trained) -> list[dict[str, Any]]:
 
 def _spending(spending: Spending, seeded: bool) -> dict[str, Any]:
     return {
-        "about": _SEEDED + " What these steps would have cost with secret noise:" if seeded else spending.text,
+        "about": SEEDED + " What these steps would have cost with secret noise:" if seeded else spending.text,
         "file": "spending.csv",
         "active": [{"step": step, "people": people} for step, people in spending.active],
     }
 
 
-def spending_lines(spending: Spending) -> str:
+def spending_lines(plan: Plan, spent: FloatArray) -> str:
     """CSV: what each person granted and really spent, by id; without ids, each record by its number."""
-    plan, spent = spending.plan, spending.epsilon()
     rows = np.arange(plan.records)
     who, names = "record", rows
     if plan.person is not None:

@@ -23,11 +23,11 @@ from privypurse.budgets import tables
 from privypurse.errors import InvalidInput
 from privypurse.runs.blanks import BLANK
 from privypurse.runs.data_dictionary import LEFT_OUT
+from privypurse.runs.estimated_columns import is_estimated
 from privypurse.runs.sections import unknown
 
 _IDS = {"id", "person", "personid", "customer", "customerid", "user", "userid", "patient", "patientid", "clientid"}
 _NAMED = {"person": _IDS, "epsilon": {"epsilon", "eps", "ε"}, "level": {"consent", "consentlevel", "privacylevel"}}
-_NO_NAME = re.compile(r"\s*|[\s+-]*[0-9.,eE%€$:/\s-]+|nan|none|null|na|true|false", re.IGNORECASE)
 _BY_NAME = "by its name: check it"
 
 
@@ -59,6 +59,8 @@ def new_config(table: Path, dictionary: Mapping[str, Any], roles: Roles) -> str:
         target=_target(None if taken.label is None else told.get(taken.label)),
         features="\n".join(_feature(name, told.get(name, BLANK)) for name in features),
         granted=_granted(taken, guessed),
+        asks="" if any(is_estimated(told.get(name)) for name in features) else "# ",
+        rate="0.1" if _is_number(None if taken.label is None else told.get(taken.label)) else "0.5",
         blank=BLANK,
     )
 
@@ -71,7 +73,9 @@ def names_of(table: Path) -> list[str]:
         names = next(csv.reader([_first_line(table).decode("utf-8-sig")]), [])
     except (OSError, UnicodeDecodeError, csv.Error):
         raise InvalidInput(f"{table} cannot be read; is it a CSV file in UTF-8?") from None
-    odd = [place for place, name in enumerate(names, 1) if _NO_NAME.fullmatch(name) or names.count(name) > 1]
+    if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
+        raise InvalidInput(f"the first line of {table} names one column; cells must be separated by commas")
+    odd = tables.not_names(names)
     if odd or not names:
         where = f": see its column {odd[0]}" if odd else ""
         raise InvalidInput(
@@ -145,6 +149,11 @@ def _target(told: Any) -> str:
         return f"range = {_toml(kept)}                # public ends of what is learned: it is a number"
     values = told if isinstance(told, list) else told.get("values", BLANK) if isinstance(told, dict) else BLANK
     return f"classes = {_toml(values)}"
+
+
+def _is_number(told: Any) -> bool:
+    """Whether it is known that a number is to be learned."""
+    return isinstance(told, dict) and ("low" in told or told.get("kind") == "number")
 
 
 def _granted(roles: Roles, guessed: set[str]) -> str:

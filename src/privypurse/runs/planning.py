@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from privypurse.assignment import plan as make_plan
 from privypurse.budgets import Budgets, preferences
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.budgets.person_ids import Seal
+from privypurse.budgets.split import split
+from privypurse.budgets.tables import FileColumns
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs.config import Grants, NewPlan, RunConfig, Table
@@ -41,14 +44,25 @@ def plan_of(config: RunConfig, records: int, progress: Progress | None = None, l
         _refuse_others(loaded, config, budgets)
         return loaded
     assert budgets is not None
+    asked = config.plan
+    if config.private_ranges is not None:
+        budgets, asked = left_for_training(config.private_ranges.share, budgets, asked, ledger)
     folder = None if ledger is None else config.training.checkpoint
-    plan = None if folder is None else kept(folder, config.plan, budgets)
+    plan = None if folder is None else kept(folder, asked, budgets)
     if plan is None:
-        plan = made(config.plan, budgets, seal, progress, ledger)
-        if folder is not None and not keep(plan, folder, config.plan):
-            plan = kept(folder, config.plan, budgets)
+        plan = made(asked, budgets, seal, progress, ledger)
+        if folder is not None and not keep(plan, folder, asked):
+            plan = kept(folder, asked, budgets)
     assert plan is not None
     return plan
+
+
+def left_for_training(
+    share: float, budgets: Budgets, asked: NewPlan, ledger: Ledger | None
+) -> tuple[Budgets, NewPlan]:
+    """Once ends and categories were asked for; what is left of a ledger's purses is known there."""
+    parts = split(budgets, share, asked.at_most)
+    return parts.rest if ledger is None else budgets, replace(asked, at_most=parts.rest_at_most)
 
 
 def _refuse_others(plan: Plan, config: RunConfig, budgets: Budgets | None) -> None:
@@ -95,8 +109,16 @@ def granted(
     else:
         assert table is not None
         budgets = Budgets.read(
-            table, asked.epsilon, level=asked.level, levels=asked.levels, person=asked.person, delta=delta
+            asked.table or table,
+            asked.epsilon,
+            level=asked.level,
+            levels=asked.levels,
+            person=asked.person,
+            delta=delta,
         )
+        if asked.table is not None and Path(asked.table) != table:
+            assert asked.person is not None
+            budgets = budgets.for_rows(FileColumns(table).ids(asked.person))
         if held_out is not None:
             budgets = _without(budgets, held_out, delta)
     return budgets, None if table is None or budgets.person is not None else Seal.of(table)

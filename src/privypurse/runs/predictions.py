@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,16 +15,26 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from privypurse._storage import replace_file
+from privypurse.arrays import FloatArray
 from privypurse.budgets import tables
 from privypurse.datasets.targets import Classes, Number
 from privypurse.errors import InvalidInput
+from privypurse.runs.gaps import by_column, never_read
 from privypurse.runs.predictor import Predictor
 
 _ENDINGS = (".csv", ".parquet", ".pq")
 
 
-def predict_file(predictor: Predictor, table: Path, out: Path, id_column: str | None = None) -> int:
-    """Write the answers about each row, in the rows' order, and give their number.
+@dataclass(frozen=True)
+class Answered:
+    """How many rows were answered, and the columns of which no cell could be read."""
+
+    rows: int
+    unread: list[str]
+
+
+def predict_file(predictor: Predictor, table: Path, out: Path, id_column: str | None = None) -> Answered:
+    """Write the answers about each row, in the rows' order.
 
     Rows are read, answered and written some thousands at a time: memory does not grow with the file. ``id_column`` is
     copied as it is. The file is written whole or not at all, for its owner's eyes: it tells of the people in it.
@@ -36,15 +47,15 @@ def predict_file(predictor: Predictor, table: Path, out: Path, id_column: str | 
     _require_out(table, out)
     _require_new(id_column, header(predictor))
     wanted = list(dict.fromkeys([*([] if id_column is None else [id_column]), *names]))
-    written = 0
+    written, totals = 0, np.zeros(predictor.encoder.width)
 
     def fill(file: BinaryIO) -> None:
         nonlocal written
-        written = _write(file, out, _answered(predictor, table, wanted, id_column))
+        written = _write(file, out, _answered(predictor, table, wanted, id_column, totals))
 
     with tables.unchanged(table):
         replace_file(out, fill)
-    return written
+    return Answered(written, never_read(by_column(totals, predictor.encoder), written))
 
 
 def header(predictor: Predictor) -> list[str]:
@@ -60,9 +71,14 @@ def header(predictor: Predictor) -> list[str]:
     )
 
 
-def _answered(predictor: Predictor, table: Path, wanted: list[str], id_column: str | None) -> Iterator[Any]:
+def _answered(
+    predictor: Predictor, table: Path, wanted: list[str], id_column: str | None, totals: FloatArray
+) -> Iterator[Any]:
+    """Block by block; ``totals`` are the features' sums over all rows so far."""
     for block in tables.blocks(table, wanted):
-        answers = predictor.answers_about(block)
+        inputs = predictor.inputs(block)
+        totals += inputs.sum(axis=0, dtype=np.float64)
+        answers = predictor.answers_to(inputs)
         ids = {} if id_column is None else {id_column: block[id_column]}
         yield pa.table({**ids, **dict(zip(header(predictor), _columns(predictor, answers), strict=True))})
 

@@ -7,6 +7,7 @@ Three public files are enough: ``model.json`` (which network), ``model.pt`` (its
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,14 +122,19 @@ class Predictor:
 
     def answers_about(self, frame: Any) -> npt.NDArray[np.float32]:
         """What `Answers` gives for each row, float32[n, outputs]."""
-        inputs = torch.as_tensor(self._inputs(frame))
+        return self.answers_to(self.inputs(frame))
+
+    def answers_to(self, encoded: AnyArray) -> npt.NDArray[np.float32]:
+        """The same of rows as the model takes them."""
+        inputs = torch.as_tensor(encoded)
         answers = self.answers
         device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         with torch.no_grad():
             parts = [answers(part.to(device)).cpu() for part in torch.split(inputs, _BATCH)]
         return np.asarray(torch.cat(parts).numpy())
 
-    def _inputs(self, frame: Any) -> AnyArray:
+    def inputs(self, frame: Any) -> AnyArray:
+        """Rows as the model takes them."""
         if self.encoder is not None:
             return self.encoder.encode(_columns(frame))
         inputs = np.asarray(frame, dtype=np.float32)
@@ -215,4 +221,6 @@ def _fill(model: nn.Module, file: Path) -> None:
         model.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     except Exception as error:  # torch raises many kinds
         first = str(error).strip().partition("\n")[0]
+        if isinstance(error, pickle.UnpicklingError):  # torch's words advise to execute it all the same
+            first = "it holds more than tensors, or none; parameters are never read as code"
         raise InvalidInput(f"{file} does not hold the parameters of this network: {first}") from None

@@ -15,8 +15,10 @@ from torch.utils.data import TensorDataset
 from privypurse import datasets
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.budgets import tables as tabular
+from privypurse.budgets.person_ids import named, texts_of
 from privypurse.datasets.encoding import Categories, Features
 from privypurse.datasets.targets import Classes, Target
+from privypurse.errors import InvalidInput
 from privypurse.runs.config import BuiltIn, Table
 
 _IMAGES: dict[str, Callable[[], datasets.Images]] = {
@@ -114,11 +116,28 @@ def _train_test(data: Table) -> TrainTest:
     train, test = _table(data.table, data, data.person), None
     if data.test is not None:
         test = _table(data.test, data)
+        _refuse_members(train.person, data.test, data.person)
     elif data.held_out is not None:
         assert train.person is not None
         out = data.held_out.of(train.person)
         train, test = train.some(~out), train.some(out) if out.any() else None
     return TrainTest(train, test, data.target, data.measured)
+
+
+def _refuse_members(ids: AnyArray | None, test: Path, person: str | None) -> None:
+    """Raise where the test's file says by ids that it holds people in training: figures on them are sensitive.
+
+    Guarantee: of a test with a column of ids nobody is in training. Without that column nothing can be told.
+    """
+    if ids is None or person is None or not (columns := tabular.FileColumns(test)).has(person):
+        return
+    members, texts = set(texts_of(ids)), texts_of(columns.ids(person))
+    inside = np.fromiter((text in members for text in texts), dtype=bool, count=len(texts))
+    if inside.any():
+        raise InvalidInput(
+            f"{test} holds people who are in the table to train on: {named(texts, inside)}; how good the model is on "
+            "them is sensitive. Take them out of the one or the other, or use held_out"
+        )
 
 
 def _table(path: Path, data: Table, person: str | None = None) -> Records:

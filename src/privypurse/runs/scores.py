@@ -63,7 +63,10 @@ def calibration(predicted: FloatArray, actual: FloatArray, low: float = 0.0, hig
 
 
 def of_classes(logits: FloatArray, actual: IntArray, classes: tuple[str, ...]) -> dict[str, Any]:
-    """Accuracy, confusions, AUC (of several classes each against the rest) and calibration of the class predicted."""
+    """Accuracy, confusions, AUC (of several classes each against the rest) and calibration of the class predicted.
+
+    Without a model whoever always says the commonest class is right so often: what the accuracy is to be held to.
+    """
     chances = special.softmax(logits, axis=1)
     predicted = logits.argmax(1)
     right = predicted == actual
@@ -75,6 +78,7 @@ def of_classes(logits: FloatArray, actual: IntArray, classes: tuple[str, ...]) -
         calibrated = calibration(chances.max(1), right.astype(np.float64))
     return {
         "accuracy": float(right.mean()),
+        "accuracy_without_a_model": float(np.bincount(actual).max() / actual.size),
         "auc": ranked,
         "classes": list(classes),
         "confusion": confusion(predicted, actual, len(classes)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,37 @@ import torch
 from torch import nn
 
 from privypurse.accounting import Progress
+from privypurse.arrays import FloatArray
+from privypurse.budgets.person_ids import Seal
 from privypurse.budgets.tables import unchanged
 from privypurse.datasets.census import ADULT_ENCODING
 from privypurse.datasets.encoder import Encoder
+from privypurse.datasets.targets import known
 from privypurse.ledger.ledger import Ledger
 from privypurse.plans import Plan
 from privypurse.plans import file as planfile
 from privypurse.runs.config import BuiltIn, RunConfig, Table
 from privypurse.runs.curves import curves, require_matplotlib
-from privypurse.runs.folder import RunFolder, check_free
-from privypurse.runs.gaps import gaps
+from privypurse.runs.fingerprint import add_fingerprint
+from privypurse.runs.folder import RunFolder, check_free, today
+from privypurse.runs.gaps import gaps, unread
 from privypurse.runs.measures import MEMBERS, Measured, measure
 from privypurse.runs.metrics import facts_of, figures_by_name, history, metrics_of, spending_lines
 from privypurse.runs.models import model_of, optimizer_of
 from privypurse.runs.objectives import losses_of
 from privypurse.runs.planning import plan_of
 from privypurse.runs.predictor import PARAMETERS, add_network
+from privypurse.runs.private_ranges import NAME as RANGES
+from privypurse.runs.private_ranges import Released, with_ranges
+from privypurse.runs.public_choices import PublicChoices
 from privypurse.runs.records import TrainTest, records_of
+from privypurse.runs.spent_by_group import spent_by_group
 from privypurse.training.devices import device_of
 from privypurse.training.evaluation import Score
 from privypurse.training.execution import Execution
 from privypurse.training.individual.accounting import Individual
-from privypurse.training.loop import Trained, train
+from privypurse.training.loop import train
+from privypurse.training.trained import Trained
 from privypurse.training.validation import Validation
 
 _AGAIN = ". Mind that training again spends everyone's ε again"
@@ -48,23 +56,25 @@ class Finished:
     trained: Trained
     score: Measured | None
     folder: Path
+    ranges: Released | None = None
+    """What the people were asked before, for a share of their ε."""
 
 
 def train_by(
     config: RunConfig,
     *,
     certifying: Progress | None = None,
-    planned: Callable[[Plan], None] = lambda plan: None,
+    planned: Callable[[Plan, list[str]], None] = lambda plan, unread: None,
     bar: bool = False,
     ledger: Ledger | None = None,
 ) -> Finished:
     """Train what the configuration says and write the results into its folder.
 
-    ``planned`` is called with the plan before training begins, ``certifying`` while it is made. ``ledger``: opened
-    already, instead of the one that the configuration names. Guarantee: that of `train`, for the plan in the folder;
-    the test figures are of records that took no part in training.
+    ``planned`` is called before training begins, with the plan and columns of which nothing could be read,
+    ``certifying`` while the plan is made. ``ledger``: opened already, instead of the one in the configuration.
+    Guarantee: that of `train`, for the plan in the folder; test figures are of records that took no part in training.
     """
-    settings = config.training
+    settings, begun = config.training, today()
     if ledger is None and config.ledger is not None:
         ledger = Ledger.open(config.ledger)
     if ledger is not None:
@@ -73,7 +83,8 @@ def train_by(
         require_matplotlib()
     device = device_of(settings.device)
     # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
-    with unchanged(config.data.table) if isinstance(config.data, Table) else nullcontext():
+    with unchanged(*_tables(config)):
+        config, ranges = with_ranges(config, ledger)
         records = records_of(config.data)
         if settings.seed is not None:
             torch.manual_seed(settings.seed)
@@ -81,11 +92,10 @@ def train_by(
         optimizer = optimizer_of(config.optimizer, model)
         check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # before what takes long
         plan = plan_of(config, len(records.train), certifying, ledger).for_records(records.train.person)
+        sealed = Seal.of(config.data.table) if isinstance(config.data, Table) else None
     plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
-    planned(plan)
-    folder = RunFolder.begin(settings.out, "train")
-    folder.add("config.toml", _without_password(config.text))
-    folder.add("plan.json", planfile.dumps(plan))  # now: a run that is broken off has spent something by it
+    planned(plan, unread(records.train, config.data.encoder) if isinstance(config.data, Table) else [])
+    folder = _begun(config, plan, sealed, begun, ranges)
     trained = train(
         model,
         optimizer,
@@ -107,23 +117,51 @@ def train_by(
     )
     if ledger is not None:
         add_ledger(folder, ledger, trained)
-    found = _add_all(folder, config, model, records, plan, trained)
-    return Finished(plan, trained, found, settings.out)
+    found = _add_all(folder, config, model, records, plan, trained, PublicChoices.of(config, ledger, begun))
+    return Finished(plan, trained, found, settings.out, ranges)
+
+
+def _begun(config: RunConfig, plan: Plan, sealed: Seal | None, day: str, ranges: Released | None) -> RunFolder:
+    """The folder with what is known before the first step: a run that is broken off has spent by its plan."""
+    folder = RunFolder.begin(config.training.out, "train", day)
+    folder.add("config.toml", _without_password(config.text))
+    folder.add("plan.json", planfile.dumps(plan))
+    if sealed is not None:
+        add_fingerprint(folder, sealed)
+    if ranges is not None:
+        folder.add_json(RANGES, ranges.to_json(), public=config.training.seed is None)
+    return folder
+
+
+def _tables(config: RunConfig) -> list[Path]:
+    """The files that rows and consents are read from."""
+    files = [config.data.table] if isinstance(config.data, Table) else []
+    return files + ([config.budgets.table] if config.budgets is not None and config.budgets.table is not None else [])
 
 
 def _add_all(
-    folder: RunFolder, config: RunConfig, model: nn.Module, records: TrainTest, plan: Plan, trained: Trained
+    folder: RunFolder,
+    config: RunConfig,
+    model: nn.Module,
+    records: TrainTest,
+    plan: Plan,
+    trained: Trained,
+    chosen: PublicChoices,
 ) -> Measured | None:
     """Write what training came to; gives how good the model is on others."""
     settings, seeded = config.training, config.training.seed is not None
     found = None if records.test is None else measure(model, records.test, records.target, records.measured)
     data = config.data.name if isinstance(config.data, BuiltIn) else config.data.table.name
     _add_network(folder, config, records)
-    add_results(folder, model, plan, trained, found, data=data, seeded=seeded)
+    spent = add_results(folder, model, plan, trained, found, data=data, seeded=seeded, chosen=chosen)
     if isinstance(config.data, Table):
         folder.add_json("gaps.json", gaps(records.train, config.data.encoder))
     members = measure(model, records.train, records.target, MEMBERS) if settings.measure_members else None
-    add_measures(folder, found, members, history(trained), plots=settings.plots, seeded=seeded)
+    # Steps that were computed from how many people there are would be told by a public history, too.
+    course = [] if chosen.steps_tell_people and found is not None and not found.internal else history(trained)
+    add_measures(folder, found, members, course, plots=settings.plots, seeded=seeded)
+    if members is not None and spent is not None:
+        folder.add_json("spent_by_group.json", spent_by_group(members, spent[known(records.train.labels)]))
     return found
 
 
@@ -170,14 +208,21 @@ def add_results(
     *,
     data: str,
     seeded: bool,
-) -> None:
-    """What training came to. Of a seeded run nothing is public: who knows the seed can take the noise off."""
-    facts = facts_of(plan, trained, data, seeded)
+    chosen: PublicChoices | None = None,
+) -> FloatArray | None:
+    """What training came to. Of a seeded run nothing is public: who knows the seed can take the noise off.
+
+    Gives what each record's owner really spent, where that was followed.
+    """
+    facts = facts_of(plan, trained, data, seeded, chosen)
     add_model(folder, model, public=not seeded)
     folder.add_json("facts.json", facts, public=not seeded)
     folder.add_json("metrics.json", metrics_of(facts, plan, trained, found, seeded))
-    if trained.spending is not None:
-        folder.add("spending.csv", spending_lines(trained.spending))
+    if trained.spending is None:
+        return None
+    spent = trained.spending.epsilon()
+    folder.add("spending.csv", spending_lines(trained.spending.plan, spent))
+    return spent
 
 
 def add_measures(

@@ -23,7 +23,7 @@ def budgets_of_rows(budgets: Any, ids: Any, rows: int, epsilon: Any, delta: Any)
         raise InvalidInput(f"epsilon is {epsilon!r} for everybody, and budgets are given too; leave one of them out")
     if isinstance(budgets, Budgets):
         _require_fitting(budgets, ids, rows)
-        return budgets
+        return budgets if ids is None else budgets.for_rows(ids)
     if not hasattr(budgets, "__array__"):
         # A search cuts what has as many entries as there are rows, and a mapping from ids by numbers of rows, to a
         # list: of other people's ε.
@@ -36,6 +36,18 @@ def budgets_of_rows(budgets: Any, ids: Any, rows: int, epsilon: Any, delta: Any)
     if ids is not None and made.person is None:
         raise InvalidInput(f"ids has {np.size(ids):,} entries and X {rows:,} rows; give each row's owner")
     return made
+
+
+def require_same_order(X: Any, **given: Any) -> None:
+    """Raise where pandas says that entries are of other rows than X, or in another order: ε would go to others."""
+    index = getattr(X, "index", None)
+    for name, each in given.items():
+        own: Any = getattr(each, "index", None)
+        if hasattr(index, "equals") and hasattr(own, "equals") and not own.equals(index):
+            raise InvalidInput(
+                f"{name} has another index than X: are these entries of the same rows, in the same order? Give "
+                f"{name}.loc[X.index] if the index says whose they are, or {name}.to_numpy() if they are in X's order"
+            )
 
 
 def _require_fitting(budgets: Budgets, ids: Any, rows: int) -> None:

@@ -14,6 +14,7 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.datasets.encoding import Range
 from privypurse.errors import InvalidInput
 from privypurse.sklearn import networks
+from privypurse.sklearn.budgets_of_rows import require_same_order
 from privypurse.sklearn.inputs import as_numbers, checked
 from privypurse.sklearn.private_estimator import PrivateEstimator
 from privypurse.sklearn.said import LabelsNotPrivate
@@ -42,10 +43,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
     hidden
         Widths of hidden layers, as in (64,).
     method, steps, epochs, people, batch_size, clip_norm, noise_multiplier, at_most, accountant
-        As of `pp.plan`. By default 200 steps, and a batch of a tenth of the people, but 256 or all, and at most 8192.
-        With ``noise_multiplier`` presence is protected too, and ``batch_size`` has to be given.
+        As of `pp.plan`. Steps and batch that are not given follow by the rule of `pp.suggest` from the grants and the
+        network's size. With ``noise_multiplier`` presence is protected too: ``batch_size`` has to be given, and
+        without ``steps`` there are 200.
     learning_rate
-        Of Adam.
+        Of Adam. By default SGD with momentum 0.9, whose step follows from the plan's noise as in `pp.suggest`.
     max_records_per_person
         How many rows of a person take part in a step, where there are ids.
     ledger, purpose
@@ -86,7 +88,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         noise_multiplier: Any = None,
         at_most: Any = None,
         accountant: Any = "pld",
-        learning_rate: Any = 0.05,
+        learning_rate: Any = None,
         max_records_per_person: Any = None,
         ledger: Any = None,
         purpose: Any = "",
@@ -121,6 +123,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         are one unit.
         """
         self._begin(more)
+        require_same_order(X, budgets=budgets, ids=ids)
         cells, labels = checked(self, X, y, dtype=self._cells)
         check_classification_targets(labels)
         labels = _plain(labels)
@@ -218,7 +221,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         noise_multiplier: Any = None,
         at_most: Any = None,
         accountant: Any = "pld",
-        learning_rate: Any = 0.05,
+        learning_rate: Any = None,
         max_records_per_person: Any = None,
         ledger: Any = None,
         purpose: Any = "",
@@ -248,6 +251,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, budgets: Any = None, ids: Any = None, **more: Any) -> Self:
         """As that of `PrivateClassifier`, with numbers for y."""
         self._begin(more)
+        require_same_order(X, budgets=budgets, ids=ids)
         ends = self._range()
         cells, numbers = checked(self, X, y, dtype=self._cells, y_numeric=True)
         target = torch.as_tensor(ends.scaled(as_numbers(numbers)).astype(np.float32))

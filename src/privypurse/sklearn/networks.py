@@ -34,6 +34,11 @@ def network(inputs: int, hidden: Any, outputs: int, seed: int | None) -> nn.Modu
     return nn.Sequential(*layers, last)
 
 
+def weights(net: nn.Module) -> int:
+    """How many numbers it trains."""
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
 def two_classes(output: Tensor, label: Tensor) -> Tensor:
     """One logit for the second class; one loss for each record, as all of these."""
     return F.binary_cross_entropy_with_logits(output[:, 0], label, reduction="none")

@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from privypurse._validate import is_integer, real
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.assignment import plan
+from privypurse.assignment.hyperparameters import MOMENTUM, learning_rate, sizes
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
@@ -20,12 +21,13 @@ from privypurse.sklearn import fits_before
 from privypurse.sklearn.budgets_of_rows import budgets_of_rows
 from privypurse.sklearn.fitted_steps import warn_of_fitted_steps
 from privypurse.sklearn.inputs import checked
-from privypurse.sklearn.networks import network
+from privypurse.sklearn.networks import network, weights
 from privypurse.sklearn.public_encoder import PublicEncoder
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loop import train
 
-STEPS, SMALL, SHARE, LARGE = 200, 256, 10, 8192
+STEPS = 200
+"""Where presence is protected: a number that follows from nobody."""
 _LEFT_BEHIND = "left behind when this estimator was pickled or copied"
 
 
@@ -115,16 +117,17 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Plan, count or charge, train: ``cells`` are checked, ``target`` is a number or a class for each row."""
         features = self._encoder()._encoded(cells)
         purses = budgets_of_rows(budgets, ids, len(features), self.epsilon, self.delta)
-        seed, rate = self._seed(), real(self.learning_rate, "learning_rate", above=0)
+        seed = self._seed()
         warn_of_fitted_steps(self)
-        made = self._plan(purses)
         net = network(features.shape[1], self.hidden, outputs, seed)
+        made = self._plan(purses, weights(net))
+        optimizer = self._optimizer(net, made)
         self.plan_ = made.for_records(ids)
         if self.ledger is None and seed is None:
             fits_before.count(self.plan_, features if self.categories else cells, ids, stacklevel=4)
         train(
             net,
-            torch.optim.Adam(net.parameters(), lr=rate),
+            optimizer,
             TensorDataset(_finite(features), target),
             made,
             loss,
@@ -136,15 +139,31 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         self.network_ = net.double().eval()
 
-    def _plan(self, budgets: Budgets) -> Plan:
-        """By the arguments; what is not given follows from how many people there are, or from nothing."""
+    def _plan(self, budgets: Budgets, count: int) -> Plan:
+        """By the arguments. What is not given follows by the rule of `pp.suggest` from the grants, or from nothing.
+
+        From the grants only where noise is solved from them too, so that the plan promises data and no more.
+        """
+        steps, batch_size = self.steps, self.batch_size
+        if self.noise_multiplier is not None:
+            if batch_size is None:
+                raise InvalidInput(
+                    f"noise_multiplier is {self.noise_multiplier!r}, so that people's presence is protected, and "
+                    "batch_size is not given: by default it follows from how many there are. Give batch_size="
+                )
+            steps = STEPS if steps is None and self.epochs is None else steps
+        elif batch_size is None or (steps is None and self.epochs is None):
+            method = self.method if isinstance(self.method, str) else self.method.name
+            cap = None if self.at_most is None else real(self.at_most, "at_most", above=0, hint="an ε")
+            found = sizes(budgets.levels(cap)[0], method, count, steps, batch_size)
+            batch_size, steps = found.batch_size, found.steps if self.epochs is None else None
         return plan(
             budgets,
             self.method,
-            steps=STEPS if self.steps is None and self.epochs is None else self.steps,
+            steps=steps,
             epochs=self.epochs,
             people=self.people,
-            batch_size=self._divisor(budgets.people),
+            batch_size=batch_size,
             clip_norm=self.clip_norm,
             noise_multiplier=self.noise_multiplier,
             ledger=self.ledger,
@@ -152,16 +171,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             accountant=self.accountant,
         )
 
-    def _divisor(self, people: int) -> int:
-        """All of a few people, a tenth of many, never more than a few thousand."""
-        if self.batch_size is not None:
-            return self.batch_size  # type: ignore[no-any-return]
-        if self.noise_multiplier is not None:
-            raise InvalidInput(
-                f"noise_multiplier is {self.noise_multiplier!r}, so that people's presence is protected, and "
-                "batch_size is not given: by default it follows from how many there are. Give batch_size="
-            )
-        return min(people, max(SMALL, min(people // SHARE, LARGE)))
+    def _optimizer(self, net: torch.nn.Module, made: Plan) -> torch.optim.Optimizer:
+        """Adam at a given learning rate; by default SGD whose step follows from the plan's public constants."""
+        if self.learning_rate is not None:
+            return torch.optim.Adam(net.parameters(), lr=real(self.learning_rate, "learning_rate", above=0))
+        rate = learning_rate(made.shape, weights(net))
+        return torch.optim.SGD(net.parameters(), lr=rate, momentum=MOMENTUM)
 
     def _seed(self) -> int | None:
         """None for a private fit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, TypeVar
 from warnings import catch_warnings, simplefilter
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from privypurse.training.gradients import Recorder
+from privypurse.training.gradients.silenced import own_memory
 from privypurse.training.step_randomness import state_of, states
 
 Made = TypeVar("Made")
@@ -21,12 +23,18 @@ class NotCapturable(Exception):
     """Something that a graph cannot hold."""
 
 
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all: libraries keep memory to work in for every stream that they have met."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def warmed_up(device: torch.device, make: Callable[[], Made]) -> tuple[Made, bool]:
     """What a pass gives outside of any graph, beside other work; and whether it drew numbers on the device.
 
     Raises `NotCapturable` if it draws from other generators, which a replay would not do again.
     """
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream())
     before, elsewhere = states(device), _elsewhere()
     with torch.cuda.stream(side):
@@ -57,7 +65,7 @@ def capturing(pool: Any) -> Iterator[Callable[[], Any]]:
     @contextmanager
     def graph() -> Iterator[torch.cuda.CUDAGraph]:
         made = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(made, pool=pool, capture_error_mode="thread_local"):
+        with own_memory(pool), torch.cuda.graph(made, pool=pool, capture_error_mode="thread_local"):
             yield made
 
     try:

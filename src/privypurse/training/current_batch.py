@@ -31,8 +31,8 @@ class Pass:
 
     places: Places
     tape: Tape | Replay
-    returned: list[bool] = field(default_factory=list)
-    """Something for each gradient that came back to the model's output."""
+    returned: list[int] = field(default_factory=list)
+    """To which of the model's outputs gradients came back."""
 
 
 class CurrentBatch:
@@ -227,4 +227,5 @@ class CurrentBatch:
             if isinstance(each.tape, Replay):
                 each.tape.add(units)
             else:
+                self._graphs.learn(each.returned)
                 self.run.add(each.tape, units[some], owner)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable
+from itertools import count
 from typing import Any
 
 import torch
@@ -80,14 +81,29 @@ class _Back(torch.autograd.Function):
     """What the model gave; what comes back goes into the graph of its backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, replay: Replay, output: Tensor) -> Tensor:
+    def forward(ctx: Any, anchor: Tensor, replay: Replay, *outputs: Tensor) -> tuple[Tensor, ...]:
         ctx.replay = replay
-        return output.clone()  # the next replay writes into the graph's own
+        return tuple(output.clone() for output in outputs)  # the next replay writes into the graph's own
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        ctx.replay.back(gradient)
-        return None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        ctx.replay.back(gradients)
+        return None, None, *[None] * len(gradients)
+
+
+class _NotBack(torch.autograd.Function):
+    """What the model gave beside, to which nothing came back while its passes were run as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, *outputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(output.clone() for output in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise InvalidInput(
+            "the loss is made of another output of the model than in the first steps, after which the model's passes "
+            "were captured as CUDA graphs; give execution=pp.Execution(capture=False)"
+        )
 
 
 class Replay:
@@ -98,12 +114,12 @@ class Replay:
         self.draws = graph.draws
         """Whether the pass drew numbers at random."""
 
-    def back(self, gradient: Tensor) -> None:
+    def back(self, gradients: tuple[Tensor, ...]) -> None:
         if self.came_back:
             raise InvalidInput("backward was run twice through one forward pass; run the forward pass again")
         if self._graphs.last is not self:
             raise InvalidInput("backward was run for a batch that another followed; run it before the next batch")
-        self._graph.back(gradient)
+        self._graph.back(gradients)
         self.came_back = True
 
     def finished(self) -> bool:
@@ -117,11 +133,30 @@ class Replay:
         self._graphs.last = None
 
 
+class _Rows:
+    """Memory for what goes into graphs and comes out of them, the same for batches of all sizes."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, Tensor] = {}
+
+    def like(self, value: Tensor, what: Hashable, records: int) -> Tensor:
+        """A tensor of this form; of what has a row for each record the first rows of a larger one."""
+        if value.dim() == 0 or value.shape[0] != records:
+            return torch.empty_like(value)
+        form = what, value.shape[1:], value.dtype
+        if form not in self._held or len(self._held[form]) < records:
+            self._held[form] = value.new_empty((records + records // 4, *value.shape[1:]))
+        return self._held[form][:records]
+
+
 class _Graph:
     """The passes of batches of one form, captured."""
 
-    def __init__(self, run: PrivateRun, given: Given, records: int, pool: Any) -> None:
-        self._run = run
+    def __init__(
+        self, run: PrivateRun, given: Given, records: int, pool: Any, used: frozenset[int], rows: _Rows
+    ) -> None:
+        """``used`` are the outputs to which gradients come back, by their numbers among those that ask for one."""
+        self._run, self._used, self._rows = run, used, rows
         leaves, self._form = tree_flatten(given)
         self._leaves = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._units = torch.full((records,), run.plan.people, dtype=torch.int64, device=run.device)
@@ -132,30 +167,25 @@ class _Graph:
             with run.recorder.captured(), capturing(pool) as graph:
                 self._capture(records, graph)
 
-    def _pass(self, records: int) -> tuple[Tape, Any, Tensor]:
-        """A forward pass onto a tape: what the model gives, and what of it asks for a gradient."""
+    def _pass(self, records: int) -> tuple[Tape, Any, list[Tensor]]:
+        """A forward pass onto a tape: what the model gives, and to what of it a gradient comes back."""
         inputs, options = tree_unflatten(self._leaves, self._form)
         tape = Tape(records)
         output = self._run.recorder.forward(tape, *inputs, **options)
         require_one_pass(self._run.recorder)
-        given: list[Tensor] = []
-
-        def note(value: Tensor) -> Tensor:
-            given.append(value)
-            return value
-
-        mapped(note, output)
-        asking = [value for value in given if value.requires_grad]
-        if len(asking) != 1:
-            raise NotCapturable("the model gives several tensors to which gradients may come back, or none")
-        return tape, output, asking[0]
+        asking = [value for value in _tensors(output) if value.requires_grad]
+        if not self._used or max(self._used) >= len(asking):
+            raise NotCapturable("the model gives other tensors than it did, or nothing came back to any")
+        return tape, output, list({id(value): value for value in (asking[n] for n in sorted(self._used))}.values())
 
     def _warm_up(self, records: int) -> bool:
         """Passes outside of a graph, with nobody's gradients; whether numbers are drawn on the device."""
 
         def both_ways() -> Tape:
-            tape, _, asking = self._pass(records)
-            torch.autograd.backward(asking, torch.zeros_like(asking))
+            tape, output, asking = self._pass(records)
+            self._gave = [self._rows.like(value, n, records) for n, value in enumerate(_tensors(output))]
+            self._gradients = [self._rows.like(value, ("back", n), records) for n, value in enumerate(asking)]
+            torch.autograd.backward(asking, [each.zero_() for each in self._gradients])
             return tape
 
         tape, draws = warmed_up(self._run.device, both_ways)
@@ -166,14 +196,20 @@ class _Graph:
         """Three graphs over the same memory: replayed in this order, each finds what the one before left there."""
         with graph() as forward:
             tape, output, asking = self._pass(records)
-        self._gradient = torch.zeros_like(asking)
+            given = _tensors(output)
+            for mine, theirs in zip(self._gave, given, strict=True):
+                mine.copy_(theirs.detach())
         with graph() as back:
-            torch.autograd.backward(asking, self._gradient)
+            torch.autograd.backward(asking, self._gradients)
         with graph() as add:
             self._run.add(tape, self._units)
-        # What the passes held is free for those of other sizes: nothing but what the model gave is kept.
-        self._asking = asking.detach()
-        self._output = mapped(lambda value: self._asking if value is asking else value.detach(), output)
+        # What the passes held is free for those of other sizes.
+        at, gave = [id(value) for value in given], iter(self._gave)
+        self._back = [self._gave[at.index(id(value))] for value in asking]
+        numbers = {id(value): number for number, value in enumerate(asking)}
+        self._back_to = [numbers.get(one) for one in at]
+        self._beside = [n for n, value in enumerate(given) if value.requires_grad and self._back_to[n] is None]
+        self._output = mapped(lambda _: next(gave), output)
         self._graphs = forward, back, add
 
     def forward(self, given: Given, replay: Replay) -> Any:
@@ -188,20 +224,40 @@ class _Graph:
         else:
             self._graphs[0].replay()
 
-        def fresh(value: Tensor) -> Tensor:
-            if value is not self._asking:
-                return value.clone()
-            return _Back.apply(self._anchor, replay, self._asking)  # type: ignore[no-untyped-call,no-any-return]
+        back: tuple[Tensor, ...] = _Back.apply(self._anchor, replay, *self._back)  # type: ignore[no-untyped-call]
+        fresh: dict[int, Tensor] = {}
+        if self._beside:
+            rest = (self._gave[number] for number in self._beside)
+            fresh = dict(zip(self._beside, _NotBack.apply(self._anchor, *rest), strict=True))  # type: ignore[no-untyped-call]
+        number = count()
 
-        return mapped(fresh, self._output)
+        def handed_out(value: Tensor) -> Tensor:
+            this = next(number)
+            to = self._back_to[this]
+            return back[to] if to is not None else fresh[this] if this in fresh else value.clone()
 
-    def back(self, gradient: Tensor) -> None:
-        self._gradient.copy_(gradient)
+        return mapped(handed_out, self._output)
+
+    def back(self, gradients: tuple[Tensor, ...]) -> None:
+        for mine, theirs in zip(self._gradients, gradients, strict=True):
+            mine.copy_(theirs)
         self._graphs[1].replay()
 
     def add(self, units: Tensor) -> None:
         self._units.copy_(units)
         self._graphs[2].replay()
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    """Of what a model gives, in the order in which they are met."""
+    found: list[Tensor] = []
+
+    def note(value: Tensor) -> Tensor:
+        found.append(value)
+        return value
+
+    mapped(note, output)
+    return found
 
 
 class Graphs:
@@ -213,9 +269,17 @@ class Graphs:
         self.last: Replay | None = None
         """The pass that the memory of the graphs belongs to, until it is added up."""
         self._eager, self._changes = 0, 0
+        self._used: set[int] = set()
+        self._rows = _Rows()
         self._pool: Any = None
         self._made: dict[Hashable, _Graph] = {}
         self._taken: Surroundings | None = None
+
+    def learn(self, returned: list[int]) -> None:
+        """Gradients came back to these outputs of the model, run as it is."""
+        if not self._used.issuperset(returned):
+            self._used.update(returned)
+            self._made = {}
 
     def forward(self, given: Given, records: int, first: bool) -> tuple[Replay, Any] | None:
         """The pass through a graph, and what the model gives; None for a batch that goes through as it is.
@@ -274,7 +338,7 @@ class Graphs:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
                 self._run.stay_in_place()
-            self._made[form] = _Graph(self._run, given, records, self._pool)
+            self._made[form] = _Graph(self._run, given, records, self._pool, frozenset(self._used), self._rows)
             if not self._taken.same():
                 raise NotCapturable("the forward pass changes what it goes by")
         return self._made[form]

@@ -54,14 +54,20 @@ class GridNoise:
             values.copy_(noise.round_().add_(values.to(noise.dtype)))
 
 
-def pieces(values: dict[str, Tensor], device: torch.device) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """The same values, and flat pieces that they are views of: one for many small ones, several for a large one."""
+def pieces(
+    values: dict[str, Tensor], device: torch.device, copies: bool = False
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """The same values, and flat pieces that they are views of: one for many small ones, several for a large one.
+
+    With ``copies`` nothing of the values given is in them.
+    """
     most = 2**17 if device.type == "cpu" else 2**25  # what a CPU's caches hold
     found: list[Tensor] = []
     out = dict(values)
     for names in _groups(((name, value.numel()) for name, value in values.items()), most):
         if len(names) == 1:
-            found += torch.split(values[names[0]].view(-1), most)
+            out[names[0]] = values[names[0]].clone() if copies else values[names[0]]
+            found += torch.split(out[names[0]].view(-1), most)
             continue
         together = torch.cat([values[name].view(-1) for name in names])
         found.append(together)

@@ -13,6 +13,8 @@ from pathlib import Path
 from privypurse._storage import HeldFile, make_folder, resolved
 from privypurse.errors import InvalidInput, PrivyPurseWarning
 
+STEPS = "steps"
+"""The journal in a checkpoint folder."""
 _SPAN = 0.5  # seconds of steps that one entry covers
 _MOST = 4096
 
@@ -28,6 +30,17 @@ class Ahead:
         passed, self._time = max(now - self._time, 1e-6), now
         self._steps = max(1, min(self._most, round(self._steps * self._span / passed), 2 * self._steps))
         return self._steps
+
+
+def counted_in(folder: Path) -> tuple[str, int]:
+    """The fingerprint of the plan whose steps the journal in a checkpoint folder counts, and how many they are."""
+    path = folder / STEPS
+    if not path.is_file():
+        raise InvalidInput(f"{folder} holds no journal; name the folder that [training] checkpoint named")
+    file = HeldFile(path, "journal", b"", busy=f"a run holds the journal {path}; wait for its end")
+    file.close()
+    whose, counted, *_ = file.content.decode("ascii").split(" ")
+    return whose, int(counted)
 
 
 class Journal:

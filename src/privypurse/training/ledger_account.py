@@ -21,7 +21,7 @@ from privypurse.plans.price_list import PriceList
 from privypurse.plans.reserved_shares import ReservedShares
 from privypurse.training.begun_steps import BegunSteps
 from privypurse.training.individual.lifetime_charges import lifetime_charges
-from privypurse.training.journal import Journal
+from privypurse.training.journal import STEPS, Journal
 from privypurse.training.remembered_run import RememberedRun, anchor_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from privypurse.training.individual.accounting import Accounting
     from privypurse.training.individual.spending import Spending
 
-STEPS, ROUNDS = "steps", "rounds"
+ROUNDS = "rounds"
 """The journal in a checkpoint folder, of a plan or of a schedule."""
 _SECONDS = 60.0
 _FOREVER = np.iinfo(np.int64).max

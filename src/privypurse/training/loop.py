@@ -19,7 +19,7 @@ from privypurse._validate import integer
 from privypurse.accounting import Progress
 from privypurse.errors import InvalidInput, Unsupported
 from privypurse.plans import Plan
-from privypurse.training.callbacks import Callback, Figures
+from privypurse.training.callbacks import Callback
 from privypurse.training.captured import CapturedSteps, largest_size, one_record_each
 from privypurse.training.checkpoints import Checkpoints
 from privypurse.training.cuda_graphs import NotCapturable
@@ -28,12 +28,12 @@ from privypurse.training.execution import DEFAULT, Execution
 from privypurse.training.failing_records import add_forgivingly, one_shape, require_forgivable
 from privypurse.training.gradients import recorded
 from privypurse.training.individual.accounting import Individual, accounting_of
-from privypurse.training.individual.spending import Spending
 from privypurse.training.interruption import undivided
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.isolation.model import require_isolated
-from privypurse.training.ledger_account import STEPS, Account, require_ledger
+from privypurse.training.journal import STEPS
+from privypurse.training.ledger_account import Account, require_ledger
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.model_inputs import Inputs, arguments
 from privypurse.training.physical_batches import Batch, few_shapes, moved
@@ -41,6 +41,7 @@ from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
 from privypurse.training.setup import Setup, modes_kept
+from privypurse.training.trained import Trained
 from privypurse.training.validation import Measure, ModelChanged, Validation
 from privypurse.training.watch import Watch
 
@@ -56,27 +57,6 @@ class Scheduler(Protocol):
     def step(self) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a call of ``train`` did."""
-
-    steps: int
-    """Steps of the plan that are taken now, those of earlier calls included."""
-    resumed_from: int
-    """How many were taken before this call."""
-    seconds: float
-    how: str
-    """The path that was taken: "captured" (a CUDA graph on data that stays on the device) or "eager"."""
-    spending: Spending | None = None
-    """What each person spent, with individual accounting. Sensitive."""
-    left_out: int = 0
-    """How often somebody was drawn and contributed nothing, since their gradient was not finite. Internal."""
-    run_id: str | None = None
-    """The run's name in its ledger."""
-    history: tuple[Figures, ...] = ()
-    """Step by step, as often as it was validated, or ten times: learning rate, public ε, what validation found."""
 
 
 def train(

@@ -249,7 +249,7 @@ class PrivateRun:
         if self.accounting is not None:
             self.accounting.charge(step)
         self._left_out += self._left_now
-        total, flat = pieces(self._taken(), self.device)
+        total, flat = self._taken()
         source = self.source.for_step(step) if self.processes.first else None  # noise once in total
         noise = self.setup.noise
         for piece in flat:
@@ -259,15 +259,13 @@ class PrivateRun:
         for name, parameter in self.parameters.items():
             parameter.grad = total[name].to(parameter.dtype)
 
-    def _taken(self) -> dict[str, Tensor]:
-        """The step's sums, to be changed and handed on; the next step starts from nothing."""
-        if self._static:
-            total = dict(zip(self._sums, torch._foreach_add(list(self._sums.values()), 0.0), strict=True))
-        else:
-            # What nobody contributed to gets noise like everything else.
-            total = {name: self._sums[name] if name in self._sums else self._zeros(name) for name in self.parameters}
+    def _taken(self) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """The step's sums, to be changed and handed on, and in pieces; the next step starts from nothing."""
+        # What nobody contributed to gets noise like everything else.
+        total = {name: self._sums[name] if name in self._sums else self._zeros(name) for name in self.parameters}
+        taken = pieces(total, self.device, copies=self._static)
         self.clear()
-        return total
+        return taken
 
     @property
     def _seed(self) -> int | None:

@@ -466,6 +466,7 @@ def test_what_is_set_aside_is_left_alone():
     np.testing.assert_allclose(purses.left, whole - purses.spent)
 
 
+@pytest.mark.slow
 def test_plan_levels_beyond_what_small_integers_hold():
     """Level 255 of 256 times 101 costs does not fit the uint8 that a plan keeps its levels in."""
     levels = 256

@@ -104,12 +104,14 @@ def test_the_sentence_names_the_largest_signal_to_noise(found):
     assert signal["sample"] > 1.2 * signal["exclude"]
 
 
+@pytest.mark.slow
 def test_where_all_grant_the_same_nobody_needs_more_than_uniform():
     found = pp.compare(granted(100, (1.0,), (1.0,)), **SIZES)
     assert found.recommended.method == "uniform"
     assert "more than 2% above" in found.sentence
 
 
+@pytest.mark.slow
 def test_what_cannot_be_planned_is_said_and_the_others_are_compared():
     budgets = granted(200, (1e-4, 1.0, 4.0))
     found = pp.compare(budgets, **SIZES)
@@ -175,6 +177,7 @@ def people(tmp_path, monkeypatch):
     return ["compare", "people.csv", "--person", "id", "--steps", "10", "--batch-size", "6", "--accountant", "rdp"]
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_rests_on_and_writes_nothing(people, tmp_path, capsys):
     assert cli.main(people) == 0
     out = " ".join(capsys.readouterr().out.split())

@@ -47,6 +47,7 @@ def test_fixed_steps_and_questions_fit_nine_tenths_of_delta(method, stop):
     assert plan.spent_by_level().max() >= 0.98 * plan.levels.epsilon[np.argmax(plan.spent_by_level())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sample", "scale"])
 def test_the_peer_agrees_on_steps_and_questions_together(method):
     _, plan = planned(method, stop=PLATEAU)
@@ -180,3 +181,16 @@ def test_full_batches_hold_their_comparisons_in_gaussian_dp():
     assert (fixed + float(held.currency.pure(0.05)) >= held.total * 0.97).all()
     with pytest.raises(pp.InfeasibleBudget, match="questions"):
         planned("scale", batch_size=600, stop=pp.StopWhenFew(below=10, epsilon=1.0))
+
+
+@pytest.mark.parametrize("one", [50.0, 0.1])
+def test_the_filter_of_a_plan_that_protects_presence_follows_from_nobodys_rate(one: float) -> None:
+    """At ε = 50 everyone's rate is 1; one strict person among them must not change what all others are promised."""
+    budgets = pp.Budgets(np.array([50.0] * 199 + [one]), delta=1e-5)
+    made = pp.plan(budgets, "sample", steps=2, extra_steps=5, batch_size=100, noise_multiplier=5, accountant="rdp")
+    assert made.promise == "presence"
+    assert made.filter == "rdp"
+    assert np.all(made.filter_delta <= 0.1 * 1e-5)
+    solved = pp.plan(budgets, "scale", steps=2, extra_steps=5, batch_size=200, accountant="rdp")
+    assert solved.promise == "data"
+    assert solved.filter == "gdp"  # which follows from all budgets, and says so

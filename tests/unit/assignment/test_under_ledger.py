@@ -50,6 +50,7 @@ def pays(ledger: pp.Ledger, plan: pp.Plan, unit: int, rate: float, noise: float)
     return all(100 * step_cost(rate, noise, rungs[k].order) <= held[k] * UNIT for k in range(rung, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "at_most"),
     some_of(

@@ -177,6 +177,7 @@ def test_check_compares_by_id():
         plan.check(shuffled)
 
 
+@pytest.mark.slow
 def test_schedules_are_applied_by_id_too():
     made = pp.rounds.schedule(pp.Budgets(EPSILON, person=WHO), "pdp-sgd", epochs=3, batch_size=2, accountant="rdp")
     order = [4, 0, 2]
@@ -210,6 +211,7 @@ def test_the_file_knows_people_and_says_nobodys_name(tmp_path):
     assert base64.b85decode(json.loads(text)["people"]["digests"]) == plan.keyed_ids.digests.astype("<u8").tobytes()
 
 
+@pytest.mark.slow
 def test_a_plan_made_anew_is_the_same_plan_for_journals_and_checkpoints():
     one, other = planned(), planned()
     assert one.keyed_ids.key != other.keyed_ids.key

@@ -355,3 +355,19 @@ def test_help_teaches_with_examples_that_parse(capsys: pytest.CaptureFixture[str
         assert examples
         for example in examples:
             cli._parser().parse_args(shlex.split(example)[1:])
+
+
+def test_choices_need_what_they_are_worth(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f.csv").write_text("person,consent\nA,much\n", encoding="utf-8")
+    where = ["--ledger", "sqlite:///p.db", "--key", "l.key"]
+    assert cli.main(["ledger", "init", *where, "--epsilons", "1,4", "--delta", "1e-5"]) == 0
+    for said in (
+        ["--level", "consent"],
+        ["--levels", "much=4"],
+        ["--level", "consent", "--levels", "much=4", "--epsilon", "e"],
+    ):
+        assert cli.main(["ledger", "import", "f.csv", *where, *said]) == 2
+        assert "give --epsilon, a column of ε, or --level" in capsys.readouterr().err
+    assert cli.main(["ledger", "import", "f.csv", *where, "--level", "consent", "--levels", "much=4"]) == 0
+    assert "1 join" in capsys.readouterr().out

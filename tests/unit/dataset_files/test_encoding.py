@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import privypurse as pp
+from privypurse.datasets import cells
 from privypurse.datasets.encoding import Categories, Dates, Flag, Range
 
 YEAR = Dates(datetime.date(2020, 1, 1), datetime.date(2021, 1, 1))  # 366 days
@@ -159,3 +160,15 @@ def test_all_forms_of_a_column_come_to_the_same():
 def test_constants_that_mean_nothing_are_named(make, words):
     with pytest.raises(pp.InvalidInput, match=words):
         make()
+
+
+@pytest.mark.parametrize("form", ["%d %m %Y", "%d.%m.%Y", "%Yy%mm%dd", "%m/%d/%Y"])
+def test_dates_in_other_forms_are_those_that_strptime_reads(form):
+    """Programs that apply encoder.json read them so."""
+    texts = ["2  7 2020", "2\t7\t2020", "2 7 2020", "2.7.2020", "02.07.2020", "2020Y07m2D", "7/2/2020", "30.2.2020"]
+    for text in [*texts, "2.7.20", "2020-07-02"]:
+        try:
+            day = (datetime.datetime.strptime(text, form) - datetime.datetime(1970, 1, 1)).days
+        except ValueError:
+            day = None
+        assert cells.day_reader(form)(text) == day

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -184,7 +185,10 @@ def test_two_processes_add_up_to_one_sum(tmp_path):
     """Under torchrun each has its share of the people; accelerate neither averages nor hands anybody out twice."""
     script = tmp_path / "two.py"
     script.write_text(TWO)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    with socket.socket() as free:  # --standalone has been seen to wait for itself at port 0
+        free.bind(("127.0.0.1", 0))
+        where = ["--master-addr=127.0.0.1", f"--master-port={free.getsockname()[1]}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *where, "--nproc-per-node=2", str(script)]
     path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
     done = subprocess.run([*command, str(tmp_path)], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()[-3000:]

@@ -48,6 +48,18 @@ def test_other_mistakes_are_counted(ledger: pp.Ledger) -> None:
         ledger.import_table(path)  # of A's second row the ε, the end and the id; the ends of B and D
 
 
+def test_choices_are_worth_what_levels_say(ledger: pp.Ledger) -> None:
+    worth = {"little": 1.0, "much": 4.0}
+    path = written("f.csv", "person,consent\nA,much\nB,little\n")
+    found = ledger.import_table(path, epsilon="consent", levels=worth, dry_run=False)
+    assert found.joining == ("A", "B")
+    assert [ledger.rungs[rung].epsilon for rung in ledger.members(["A", "B"]).rung] == [4.0, 1.0]
+    written("f.csv", "person,consent\nA,much\nB,SECRET\n")
+    with pytest.raises(pp.InvalidInput, match="row 2 below the header holds a text without an ε") as caught:
+        ledger.import_table(path, epsilon="consent", levels=worth)
+    assert "SECRET" not in str(caught.value)
+
+
 def test_several_tables_are_one_step(ledger: pp.Ledger) -> None:
     first, second = written("f1.csv", "person,epsilon\nA,1\n"), written("f2.csv", "person,epsilon\nB,1\nC,3\n")
     with pytest.raises(pp.InvalidInput, match=r"f2\.csv.*row 2"):
@@ -84,7 +96,7 @@ def test_an_end_under_a_name_that_is_nearly_right_is_not_passed_over(ledger: pp.
 def test_ids_that_a_program_wrote_as_floats_are_nobody_new(ledger: pp.Ledger) -> None:
     """1.0 beside 1 would be a second person with a full purse."""
     ledger.import_table(written("f.csv", "person,epsilon\n1,1\n2,1\n"), dry_run=False)
-    with pytest.raises(pp.InvalidInput, match=r"f\.csv: column 'person' holds ids .* floats, such as '1\.0'"):
+    with pytest.raises(pp.InvalidInput, match=r"f\.csv: column 'person' holds ids .* floats: 1\.0 and 1 "):
         ledger.import_table(written("f.csv", "person,epsilon\n1.0,1\n2.0,1\n"))
     with pytest.raises(pp.InvalidInput, match=r"written as floats"):
         pp.Budgets.read("f.csv", person="person")

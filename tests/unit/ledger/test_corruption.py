@@ -113,6 +113,7 @@ def test_the_ledger_as_it_is_has_no_complaints(file: Path) -> None:
     assert len(rows(file, "snapshot")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), COLUMNS)
 def test_a_damaged_value_in_any_column_is_noticed(lived_in: Path, tmp_path: Path, table: str, column: str) -> None:
     chance = random.Random(f"{table} {column}")

@@ -129,6 +129,7 @@ def test_nobody_overspends_by_loss_distributions(method):
     require_sound(schedule, epsilon, PLD())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_what_everybody_grants_is_used_up(accountant):
     schedule = several(accountant)
@@ -484,6 +485,7 @@ def test_more_in_a_batch_than_there_are_is_an_error() -> None:
         pp.rounds.schedule(pp.Budgets([0.5, 1.0] * 20, delta=1e-3), epochs=2, batch_size=41)
 
 
+@pytest.mark.slow
 def test_huge_budgets_do_not_make_an_empty_schedule() -> None:
     made = pp.rounds.schedule(
         pp.Budgets([1.0] * 50 + [1e4] * 50, delta=1e-3), epochs=5, batch_size=10, accountant="rdp"

@@ -212,6 +212,7 @@ def test_everybody_exhausted_is_noise_alone_and_charges_nothing():
     assert (asks.purses.spent == asks.purses.total).all()
 
 
+@pytest.mark.slow
 def test_a_million_records_quickly():
     n = 10**6
     rng = np.random.default_rng(0)

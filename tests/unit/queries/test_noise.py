@@ -77,6 +77,7 @@ def test_secure_noise_never_repeats_and_a_seed_does_and_says_so():
             Noise(bad)
 
 
+@pytest.mark.slow
 def test_no_torch_is_loaded():
     code = (
         "import sys, privypurse.queries, privypurse.queries.statistics; print({'torch', 'pandas'} & set(sys.modules))"

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+import privypurse as pp
 from privypurse import datasets
 from privypurse.cli import demo
+from privypurse.datasets.census import ADULT_ENCODING
 from privypurse.errors import InvalidInput
 from privypurse.runs import comparison
 
@@ -75,3 +78,21 @@ def test_nobody_is_tested_on_who_trained():
     assert np.array_equal(counts, wanted)
     with pytest.raises(InvalidInput, match=r"26,001 people and 6,561 others"):
         comparison.people_of(26_001, 0, held=6_561)
+
+
+@pytest.mark.slow
+def test_a_model_of_the_demo_can_be_asked(tmp_path):
+    people = comparison.people_of(60, 0)
+    asked = {name: values[:5] for name, values in datasets.adult().columns.items()}
+    for hidden in (0, 3):
+        folder = tmp_path / str(hidden)
+        comparison.trained(people, None, comparison.Setting(hidden, 1.0, 0.5), 0, steps=2, batch_size=20, kept=folder)
+        state = {name: value.numpy() for name, value in torch.load(folder / "model.pt").items()}
+        outputs = datasets.Encoder(ADULT_ENCODING).encode(asked)
+        for layer in sorted({name.split(".")[0] for name in state}):
+            outputs = np.maximum(outputs, 0) if layer == "3" else outputs
+            outputs = outputs @ state[f"{layer}.weight"].T + state[f"{layer}.bias"]
+        chances = np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)
+        model = pp.load(folder)
+        assert model.predict_proba(asked) == pytest.approx(chances, abs=1e-5)
+        assert set(model.predict(asked)) <= {"<=50K", ">50K"}

@@ -145,6 +145,16 @@ def test_the_page_shows_the_example_as_it_is():
     assert f"```python\n{EXAMPLE.read_text(encoding='utf-8')}```" in page
 
 
+def test_a_folder_that_was_changed_is_not_exported(tmp_path):
+    """Its export would be listed beside it as if the run had made it."""
+    written(tmp_path / "run", TARGETS["classes"])
+    with (tmp_path / "run" / "model.pt").open("ab") as file:
+        file.write(b"0")
+    with pytest.raises(pp.InvalidInput, match=r"model\.pt was changed after this run wrote it"):
+        export(tmp_path / "run")
+    assert not (tmp_path / "run" / "export.onnx").exists()
+
+
 @pytest.mark.slow
 def test_of_a_seeded_run_the_export_is_internal_as_its_model_is(tmp_path, capsys):
     written(tmp_path / "run", TARGETS["classes"], public=False)

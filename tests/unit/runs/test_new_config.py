@@ -100,11 +100,16 @@ def test_what_it_offers_in_comments_is_taken_too(capsys):
         more = "held_out = { share = 0.2 }\n" if line.startswith("plots") else ""
         needs = '\ntest = "others.csv"' if line.startswith("measured") else ""
         if line.startswith(
-            ("region", "range", "level")
+            ("region", "range", "level", "share")
         ):  # of a section that is commented out too, or instead of another
             continue
         parse_config(text.replace(f"# {line}", f"{line}{needs}").replace("[data]\n", f"[data]\n{more}"))
     parse_config(text.replace("# [data.groups]", "[data.groups]").replace("# region", "region"))
+    shared = text.replace("# [private_ranges]", "[private_ranges]").replace("# share", "share")
+    for asked in re.findall(r"(?m)^#   (?:ends|categories) +(\{.*?\})", text):
+        found = parse_config(re.sub(r"(?m)^(\[data.features\]\n\w+ = ).*", rf"\1{asked}", shared))
+        assert len(found.data.estimated) == 1
+        assert found.private_ranges.share == 0.05
 
 
 def test_a_dictionary_and_options_leave_one_blank(capsys):
@@ -160,6 +165,7 @@ def test_a_number_to_learn_by_its_range(capsys):
         assert (config.data.range.low, config.data.range.high) == (17, 90)
         assert config.budgets.epsilon == "consent"
         assert "age" not in config.data.features
+        assert config.optimizer.options["lr"] == 0.1
 
 
 def test_parquet_states_kinds():
@@ -267,6 +273,16 @@ def test_a_dictionary_in_toml_is_that_in_csv():
     assert read_dictionary(Path("columns.toml")) == read_dictionary(Path("columns.csv"))
 
 
+def test_a_dictionary_may_have_people_asked(capsys):
+    lines = ('age = { range = "estimated", within = [0, 200] }', 'job = { values = "estimated" }', 'member = "flag"')
+    rest = ('"joined on" = "none"', 'notes = "none"', 'left = ["no", "yes"]')
+    Path("columns.toml").write_text("\n".join([*lines, *rest]), encoding="utf-8")
+    text = done(capsys, "init people.csv --dictionary columns.toml --label left")
+    config = parse_config(text.replace('levels = "FILL IN"', "levels = { strict = 1.0 }"))
+    assert set(config.data.estimated) == {"age", "job"}
+    assert config.private_ranges.share == 0.05
+
+
 WRONG_DICTIONARIES = {
     "no column": ("name,kind\nage,number\n", ["--dictionary wrong.csv has no column 'column'", "categories"]),
     "no name": ("column,kind\n,number\n", ["line 2 names no column"]),
@@ -293,3 +309,11 @@ def test_a_wrong_dictionary_is_told_by_its_place(capsys, case):
 def test_a_blank_in_a_comment_or_in_a_name_is_none():
     text = example().replace("[data]", '[data]  # "FILL IN"', 1) + '\n# lr = "FILL IN"\n'
     parse_config(text)
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_another_mark_between_cells_is_named(tmp_path, mark):
+    table = tmp_path / "people.csv"
+    table.write_text(f"id{mark}age\n7{mark}1,5\n", encoding="utf-8")
+    with pytest.raises(pp.InvalidInput, match="separated by commas"):
+        names_of(table)

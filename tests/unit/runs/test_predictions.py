@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -203,6 +204,14 @@ def cells_in(said):
     """Cells of the table that are part of what was said, but for words of one or two signs."""
     cells = {cell for row in TABLE for cell in row if len(cell) > 3} | set(SECRETS)
     return {cell for cell in cells if re.sub(r"\s+", "", cell) in re.sub(r"\s+", "", said)}
+
+
+def test_a_column_of_which_nothing_was_read_is_named(capsys):
+    rows = ["who,age,town", *(f'{who},"41,{who}",Oslo' for who in range(5))]
+    Path("commas.csv").write_text("\n".join(rows), encoding="utf-8")
+    words = done(capsys, "predict classes commas.csv -o out.csv")
+    assert "Of 'age' no cell could be read" in " ".join(words.split())
+    assert "'town' no cell" not in words
 
 
 def test_the_search_for_cells_finds_one():

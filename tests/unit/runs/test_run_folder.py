@@ -1,14 +1,21 @@
 """The folder of a run: what is public, what is not, and whether it is as it was written."""
 
+import datetime
 import hashlib
 import json
+import platform
 from types import SimpleNamespace
 
+import numpy
 import pytest
+import scipy
+import torch
 
 import privypurse as pp
 from privypurse import cli
 from privypurse.runs.folder import File, RunFolder, check_free
+
+LIBRARIES = (numpy, scipy, torch)
 
 
 @pytest.fixture
@@ -26,7 +33,9 @@ def lists(folder):
 def test_each_file_is_listed_with_its_digest_and_whether_it_is_public(folder):
     sha256 = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("plan.json", "model.pt")}
     whole, public = lists(folder)
-    head = {"schema": 1, "privypurse": pp.__version__, "command": "train"}
+    versions = {"python": platform.python_version(), **{each.__name__: each.__version__ for each in LIBRARIES}}
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    head = {"schema": 1, "privypurse": pp.__version__, "command": "train", "begun": day, "versions": versions}
     model = {"model.pt": {"public": True, "sha256": sha256["model.pt"]}}
     assert whole == {**head, "files": {"plan.json": {"public": False, "sha256": sha256["plan.json"]}, **model}}
     assert public == {**head, "files": model}
@@ -76,6 +85,7 @@ def test_everything_that_lies_there_can_be_listed_and_listed_again(tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.needs("flower")
 def test_books_of_a_federation_are_internal_files_of_a_run(tmp_path, monkeypatch):
     from privypurse.federated import engine
@@ -83,14 +93,14 @@ def test_books_of_a_federation_are_internal_files_of_a_run(tmp_path, monkeypatch
     def train(data, preferences, terms, folder, **options):
         (folder / "0").mkdir()
         (folder / "0" / "book").write_text("spent", encoding="utf-8")
-        return SimpleNamespace(terms=terms, state={}, clients=[])
+        return SimpleNamespace(terms=terms, state={}, clients=[], accuracy=())
 
     monkeypatch.setattr(engine, "run", train)
     monkeypatch.setattr(cli.federate, "_show", lambda *arguments: None)
     assert cli.main(["federate", "adult", "--flower", "--out", str(tmp_path / "kept")]) == 0
     opened = RunFolder.open(tmp_path / "kept")
     assert opened.command == "federate"
-    assert {name for name, file in opened.files.items() if file.public} == {"terms.json"}
+    assert {name for name, file in opened.files.items() if file.public} == {"terms.json", "facts.json"}
     assert not opened.files["0/book"].public
 
 
@@ -134,6 +144,27 @@ def test_a_public_list_that_names_other_files_is_refused(folder):
         (folder / "public.json").write_text(json.dumps({**public, "files": files}), encoding="utf-8")
         with pytest.raises(pp.InvalidInput, match=r"public.json was changed"):
             RunFolder.open(folder)
+
+
+def test_day_and_versions_stay_when_a_file_is_added_later(folder):
+    for name, begun in (("run.json", "2001-02-03"), ("public.json", "2001-02-03")):
+        listing = json.loads((folder / name).read_text(encoding="utf-8"))
+        (folder / name).write_text(json.dumps({**listing, "begun": begun, "versions": {"python": "3.11"}}))
+    RunFolder.open(folder).add("more.txt", "text")
+    opened = RunFolder.open(folder)
+    assert (opened.begun, opened.versions) == ("2001-02-03", {"python": "3.11"})
+    public = lists(folder)[1]
+    (folder / "public.json").write_text(json.dumps({**public, "begun": "2001-02-04"}))
+    with pytest.raises(pp.InvalidInput, match=r"public.json was changed: day or versions"):
+        RunFolder.open(folder)
+
+
+def test_a_list_of_an_earlier_release_is_read(folder):
+    for name in ("run.json", "public.json"):
+        listing = json.loads((folder / name).read_text(encoding="utf-8"))
+        del listing["begun"], listing["versions"]
+        (folder / name).write_text(json.dumps(listing))
+    assert RunFolder.open(folder).begun == ""
 
 
 def test_public_files_can_be_passed_on_with_their_list(folder, tmp_path):

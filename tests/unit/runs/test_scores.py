@@ -56,6 +56,7 @@ def test_two_classes_and_several():
     several = scores.of_classes(logits, actual, ("a", "b", "c"))
     assert several["accuracy"] == np.mean([row.argmax() == truth for row, truth in zip(logits, actual, strict=True)])
     assert np.trace(several["confusion"]) == several["accuracy"] * 50
+    assert several["accuracy_without_a_model"] == max(list(actual).count(each) for each in range(3)) / 50
     assert several["auc"]["b"] == pytest.approx(by_pairs(softmax(logits, axis=1)[:, 1], actual == 1))
     two = scores.of_classes(logits[:, :2], np.minimum(actual, 1), ("no", "yes"))
     assert two["auc"] == pytest.approx(by_pairs(softmax(logits[:, :2], axis=1)[:, 1], actual > 0))

@@ -17,6 +17,7 @@ import torch
 import privypurse as pp
 from privypurse import datasets
 from privypurse.errors import PrivyPurseWarning
+from privypurse.runs import training_run
 from privypurse.runs.config import BuiltIn, parse_config
 from privypurse.runs.folder import RunFolder
 from privypurse.runs.measures import WHOSE
@@ -25,7 +26,6 @@ from privypurse.runs.planning import plan_of
 from privypurse.runs.records import Records, pixels, records_of
 from privypurse.runs.training_run import _without_password, train_by
 from privypurse.training.evaluation import score
-from privypurse.training.individual.spending import Spending
 
 CONFIG = """
 [data]
@@ -158,7 +158,7 @@ def test_a_score_is_counted_right():
 def test_no_id_is_a_formula_where_spending_is_looked_at_in_a_spreadsheet():
     ids = ["=1+1", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\uff1d1", "\t=2", "-4", "+4.5", "a=b", "7"]
     plan = pp.plan(pp.Budgets(np.ones(10), person=ids), steps=10, batch_size=2, accountant="rdp")
-    rows = list(csv.reader(io.StringIO(spending_lines(Spending(plan.applied_to(ids), np.zeros(10))))))
+    rows = list(csv.reader(io.StringIO(spending_lines(plan.applied_to(ids), np.zeros(10)))))
     assert [row[0] for row in rows[1:]] == ["'" * (place < 6) + who for place, who in enumerate(ids)]
 
 
@@ -212,6 +212,8 @@ def test_a_run_leaves_model_plan_and_metrics():
             "config.toml",
             "encoder.json",
             "facts.json",
+            "fingerprint.json",
+            "fingerprint.key",
             "gaps.json",
             "metrics.json",
             "model.json",
@@ -225,6 +227,7 @@ def test_a_run_leaves_model_plan_and_metrics():
     assert {name: file.public for name, file in opened.files.items()} == {
         **dict.fromkeys(("model.pt", "model.json", "encoder.json", "facts.json"), True),
         **dict.fromkeys(("config.toml", "plan.json", "metrics.json", "gaps.json", "test.json"), False),
+        **dict.fromkeys(("fingerprint.json", "fingerprint.key"), False),
     }
     metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test"] == {
@@ -275,6 +278,24 @@ def test_the_password_of_a_ledger_is_not_kept_with_a_run(address, kept):
     assert (found == text) is kept
     assert "hunter2" not in found
     assert parse_config(found) == replace(parse_config(text), ledger=address if kept else None)
+
+
+def test_who_answers_for_a_run_is_a_public_fact():
+    section = '[about]\ncontroller = "Bank of Oslo"\nlegal_basis = "consent"\nsector = "Finance"\n'
+    finished = train_by(parse_config(section + CONFIG + 'purpose = "to plan branches"\n'))
+    about = json.loads((finished.folder / "facts.json").read_text(encoding="utf-8"))["about_run"]
+    said = {name: text for name, text in about.items() if text != "not stated"}
+    assert said == {
+        "controller": "Bank of Oslo",
+        "legal basis": "consent",
+        "sector": "Finance",
+        "purpose": "to plan branches",
+        "date": RunFolder.open(finished.folder).begun,
+    }
+    assert "contact" in about
+    for wrong in ('[about]\nowner = "me"\n', '[about]\nsector = "Bakery"\n', "[about]\ncontact = 3\n"):
+        with pytest.raises(pp.InvalidInput, match=r"\[about\]"):
+            parse_config(wrong + CONFIG)
 
 
 def test_noise_that_was_fixed_beforehand_is_a_public_fact():
@@ -338,6 +359,7 @@ def text_in(value):
     return [value] if isinstance(value, str) else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("individual", ["", "[individual]\nevery = 2\n"], ids=["plain", "individual"])
 def test_a_seeded_runs_metrics_say_one_thing(individual):
     for out, seed in (("secret", ""), ("seeded", "\nseed = 5")):
@@ -489,6 +511,7 @@ def listed_as_public():
     return {name for name, file in RunFolder.open("privypurse-run").files.items() if file.public}
 
 
+@pytest.mark.slow
 @pytest.mark.needs("plots")
 def test_how_good_a_model_is_stands_in_files_that_say_on_whom():
     plots = ('device = "cpu"', 'device = "cpu"\nplots = true\nvalidate_every = 5\nmeasure_members = true')
@@ -519,3 +542,82 @@ def test_people_who_are_held_out_are_neither_planned_for_nor_trained_on():
     assert finished.score.records == 2 * len(outside)
     assert report("test.json")["measured"] == "people"
     assert "test.json" not in listed_as_public()
+
+
+def consents(*numbers, head="id,epsilon"):
+    rows = [f"{f' p{i} ' if i % 3 else f'p{i}'},{1 + i % 2}\n" for i in numbers]
+    Path("consents.csv").write_text(f"{head}\n{''.join(rows)}", encoding="utf-8")
+
+
+def test_consents_in_a_file_of_their_own_are_joined_by_id():
+    """The same plan as from a column of the table, in whatever order consents stand."""
+    joined = edited(('epsilon = "epsilon"', 'epsilon = "epsilon"\nperson = "id"'))
+    apart = edited(('epsilon = "epsilon"', 'table = "consents.csv"\nepsilon = "epsilon"\nperson = "id"'))
+    consents(*range(19, -1, -1))
+    one, two = (plan_of(each, 40).for_records(records_of(each.data).train.person) for each in (joined, apart))
+    assert one.noise_multiplier == two.noise_multiplier
+    assert (one.epsilon == two.epsilon).all()
+    assert (one.rates == two.rates).all()
+    assert set(one.epsilon.tolist()) == {1.0, 2.0}
+    consents(*(i for i in range(20) if i != 3))
+    with pytest.raises(pp.InvalidInput, match="ids that have no budget: 'p3'"):
+        plan_of(apart, 40)
+    consents(*range(20), head="ID,epsilon")
+    with pytest.raises(pp.InvalidInput, match="has no column 'id'"):
+        plan_of(apart, 40)
+    with pytest.raises(pp.InvalidInput, match="which both tables have"):
+        edited(('epsilon = "epsilon"', 'table = "consents.csv"\nepsilon = "epsilon"'))
+
+
+def test_who_has_rows_moves_nothing_that_is_solved_from_consents():
+    """A person's data, given the list of budgets: with their consent and without their rows all else stays."""
+    config = edited(('epsilon = "epsilon"', 'table = "consents.csv"\nepsilon = "epsilon"\nperson = "id"'))
+    consents(*range(20))
+    lines = Path("people.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    plans = []
+    for rows in (lines, lines[:-2]):  # without the rows of p19
+        Path("people.csv").write_text("".join(rows), encoding="utf-8")
+        plans.append(plan_of(config, 0).for_records(records_of(config.data).train.person))
+    one, two = plans
+    assert (one.absent, two.absent) == (0, 1)
+    assert one.noise_multiplier == two.noise_multiplier
+    assert (one.rates[:38] == two.rates).all()
+    # The twin: consents of those alone who have rows.
+    consents(*range(19))
+    assert plan_of(config, 0).noise_multiplier != one.noise_multiplier
+
+
+def test_a_test_with_people_in_training_is_refused_however_their_ids_are_written():
+    """Its figures would be of members (rule 6), and public where `measured` says so of that file."""
+    config = edited(
+        ("others.parquet", "others.csv"), ('label = "answer"', 'person = "id"\nmeasured = "public"\nlabel = "answer"')
+    )
+    for who in ("p3", " p19 "):
+        Path("others.csv").write_text(f"age,kind,answer,id\n1,a,no,x\n2,b,yes,{who}\n", encoding="utf-8")
+        with pytest.raises(pp.InvalidInput, match=rf"people who are in the table .*'{who.strip()}'"):
+            records_of(config.data)
+    Path("others.csv").write_text("age,kind,answer,id\n1,a,no,x\n2,b,yes,p20\n", encoding="utf-8")
+    assert len(records_of(config.data).test) == 2
+
+
+def test_consents_that_are_named_as_the_table_itself_are_its_columns():
+    config = edited(('epsilon = "epsilon"', 'table = "people.csv"\nepsilon = "epsilon"\nperson = "id"'))
+    assert (plan_of(config, 40).epsilon == pp.Budgets.read("people.csv", person="id").epsilon).all()
+
+
+@pytest.mark.parametrize("file", ["people.csv", "consents.csv"])
+def test_a_table_that_is_written_to_meanwhile_trains_nothing(monkeypatch, file):
+    """Rows of one file with the budgets of another would go to the wrong people."""
+    consents(*range(20))
+    config = edited(('epsilon = "epsilon"', 'table = "consents.csv"\nepsilon = "epsilon"\nperson = "id"'))
+
+    def rewritten(*given):
+        with Path(file).open("a", encoding="utf-8") as more:
+            more.write("\n")
+        return made
+
+    made = plan_of(config, 40)
+    monkeypatch.setattr(training_run, "plan_of", rewritten)
+    with pytest.raises(pp.InvalidInput, match=f"{file} changed while it was being read"):
+        train_by(config)
+    assert not Path("privypurse-run").exists()

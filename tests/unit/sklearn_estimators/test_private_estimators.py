@@ -15,6 +15,7 @@ import pytest
 import scipy.sparse
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import MinMaxScaler
 
 import privypurse as pp
@@ -292,3 +293,54 @@ def test_without_scikit_learn_it_says_what_it_needs():
 def test_both_take_the_same_arguments_but_for_what_is_predicted():
     one, two = (set(inspect.signature(each).parameters) for each in (PrivateClassifier, PrivateRegressor))
     assert one ^ two == {"classes", "target_bounds"}
+
+
+def test_consents_of_one_row_each_are_for_all_rows_of_a_person(table, classifier, monkeypatch):
+    """And whoever has none of the rows is planned for: what is solved from budgets tells nothing of rows."""
+    X, y, _ = table
+    ids = np.array([f"p{row // 3}" for row in range(48)])
+    granted = {f"p{number}": 1.0 + number % 3 for number in range(17)}  # p16 has no row
+    consents = pp.Budgets(list(granted.values()), person=list(granted))
+    _, plan = trained_on(monkeypatch, classifier.set_params(epsilon=None), X, y, budgets=consents, ids=ids)
+    mine = plan.for_records(ids)
+    assert mine.absent == 1
+    assert mine.epsilon.tolist() == [granted[who] for who in ids]
+    with pytest.raises(pp.InvalidInput, match="no budget: 'p99'"):
+        classifier.fit(X, y, budgets=consents, ids=np.where(ids == "p0", "p99", ids))
+
+
+def test_a_series_with_another_index_than_x_is_refused(table, classifier):
+    """By place its ε would go to other people than by its index."""
+    X, y, _ = table
+    ids = pd.Index([f"p{row}" for row in range(48)])
+    frame = pd.DataFrame(X, index=ids)
+    granted = pd.Series(np.linspace(1, 3, 48), index=ids)
+    classifier.set_params(epsilon=None)
+    with pytest.raises(pp.InvalidInput, match="budgets has another index than X"):
+        classifier.fit(frame, y, budgets=granted[::-1])
+    with pytest.raises(pp.InvalidInput, match="ids has another index than X"):
+        classifier.fit(frame, y, budgets=granted, ids=pd.Series(ids))
+    classifier.fit(frame, y, budgets=granted[::-1].loc[frame.index], ids=ids)
+    assert all(classifier.spent_[who] <= granted[who] for who in ids)
+
+
+def test_training_is_told_whose_each_row_is_in_the_order_of_x(table, classifier, monkeypatch):
+    X, y, _ = table
+    ids = np.array([f"p{row * 7 % 16}" for row in range(48)])  # in no order
+    seen = []
+    monkeypatch.setattr(private_estimator, "train", lambda *given, person, **options: seen.append((given[2], person)))
+    classifier.fit(X, y, ids=ids)
+    (data, owners), *_ = seen
+    assert list(owners) == ids.tolist()
+    assert (data.tensors[0].numpy() == X.astype(np.float32)).all()
+
+
+def test_after_a_fit_that_failed_there_is_no_model_of_the_one_before(table, classifier):
+    """Its outputs would be read by the classes of the new one."""
+    X, y, _ = table
+    classifier.fit(X, y).set_params(classes=["yes", "perhaps"])
+    with pytest.raises(pp.InvalidInput, match="not among classes"):
+        classifier.fit(X, y)
+    with pytest.raises(NotFittedError):
+        classifier.predict(X)
+    assert not hasattr(classifier, "spent_")

@@ -84,6 +84,7 @@ def trained(rank: int, plan: pp.Plan, dataset: TensorDataset, first_seed: int = 
     return [report.steps, *(parameter.detach() for parameter in model.parameters())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("person", [None, np.repeat(np.arange(10), 4)], ids=["records", "persons"])
 @pytest.mark.parametrize("physical", [None, 7])
 def test_two_processes_take_the_steps_of_one(tmp_path: Path, person: object, physical: int | None) -> None:

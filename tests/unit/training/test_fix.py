@@ -77,6 +77,7 @@ def test_the_state_of_a_fixed_model_is_that_of_the_stock_one(case: str) -> None:
     assert list(saved) == list(state)  # loading changed nothing of what it was given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_weights_trained_in_a_fixed_transformer_compute_the_same_in_the_stock_one(norm_first: bool) -> None:
     torch.manual_seed(0)

@@ -235,6 +235,93 @@ def test_what_no_graph_can_hold_goes_through_as_it_is(kind: type[nn.Module]) -> 
 
 
 @CUDA
+def test_wild_records_are_silent_in_a_replay_and_change_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first layer's input, and behind it, where the graph writes over its own memory."""
+    calm = data()
+
+    def wild() -> TensorDataset:
+        x, y = calm.tensors
+        x = x.clone()
+        x[::9, 0, 0, 0], x[1::9] = float("inf"), 3e38
+        return TensorDataset(x, y)
+
+    monkeypatch.setitem(globals(), "data", wild)
+    one, replayed = trained(small(), None)
+    other, _ = trained(small(), False)
+    assert all(replayed[3:])
+    assert all(torch.isfinite(value).all() for value in one.parameters())
+    assert same(one, other)
+
+
+class Several(nn.Module):
+    """Gives what it made on the way too, in an object, as the caches of transformers are."""
+
+    class Cache:
+        def __init__(self, hidden: Tensor) -> None:
+            self.hidden = hidden
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small()
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        hidden = self.inner[:4](x)
+        return {"cache": self.Cache(hidden), "logits": self.inner[4](hidden), "hidden": hidden}
+
+
+@CUDA
+def test_outputs_to_which_nothing_comes_back_stay_beside() -> None:
+    one, replayed = trained(Several(), None)
+    other, _ = trained(Several(), False)
+    assert all(replayed[3:])
+    assert same(one, other)
+
+
+@CUDA
+@pytest.mark.parametrize("capture", [None, False])
+def test_a_loss_of_another_output_is_taken_or_refused(capture: bool | None) -> None:
+    """Gradients of an output that no graph expects must not be lost."""
+    model = Several().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    execution = pp.Execution(capture=capture)
+    private, optimizer, loader = pp.make_private(model, optimizer, data(), planned(), seed=3, execution=execution)
+    for step, (x, y) in enumerate(loader):
+        out = private(x)
+        losses = F.cross_entropy(out["logits"], y, reduction="none")
+        if step == 8:
+            losses = losses + out["hidden"].square().sum(dim=1)
+            if capture is None:
+                with pytest.raises(InvalidInput, match="another output"):
+                    optimizer.backward(losses)
+                return
+        optimizer.zero_grad()
+        optimizer.backward(losses)
+        optimizer.step()
+    assert capture is False
+
+
+@CUDA
+def test_a_loss_of_several_outputs_comes_back_to_each() -> None:
+    results = []
+    for capture in (None, False):
+        model = Several().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        execution = pp.Execution(capture=capture)
+        private, optimizer, loader = pp.make_private(model, optimizer, data(), planned(), seed=3, execution=execution)
+        replayed = []
+        for x, y in loader:
+            optimizer.zero_grad()
+            out = private(x)
+            replayed.append(isinstance(private._current_batch._passes[-1].tape, Replay))
+            losses = F.cross_entropy(out["logits"], y, reduction="none") + out["hidden"].square().sum(dim=1)
+            optimizer.backward(losses)
+            optimizer.step()
+        assert all(replayed[3:]) == (capture is None)
+        results.append(model)
+    assert same(*results)
+
+
+@CUDA
 def test_whoever_looks_on_sees_every_batch() -> None:
     model, seen = small().cuda(), []
     model[0].register_forward_hook(lambda *_: seen.append(1))

@@ -242,6 +242,7 @@ def test_a_run_that_died_is_charged_all_that_it_reserved(ledger, tmp_path):
     assert np.array_equal(charged(ledger, IDS), reserved(ledger))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_later_within_the_same_reservation(ledger, tmp_path):
     plan, dataset = planned(ledger), data(NORMS)
     trained(ledger, plan, dataset, checkpoint=tmp_path / "run", steps=11)

@@ -195,6 +195,7 @@ def rounds(tmp_path: Path, ledger: pp.Ledger, schedule: pp.rounds.Schedule) -> R
     return Rounds(tmp_path, ledger, schedule)
 
 
+@pytest.mark.slow
 def test_rounds_that_were_broken_off_go_on(rounds):
     rounds.stop_at("run", (1, 2))
     (run,) = rounds.ledger.runs()

@@ -362,6 +362,7 @@ def test_noise_does_not_follow_gradients_and_own_rates_do(ledger, tmp_path):
     assert np.array_equal(np.delete(plans[0].clip_norms, 5), np.delete(plans[1].clip_norms, 5))
 
 
+@pytest.mark.slow
 def test_the_own_loop_settles_at_its_end(ledger, tmp_path):
     plan = planned(ledger)
     for journal, taken in ((None, STEPS), (tmp_path / "steps", STEPS), (None, 2)):

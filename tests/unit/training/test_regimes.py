@@ -375,6 +375,7 @@ class Reader(nn.Module):
         return self.head(self.encoder(self.table(x) + places, src_key_padding_mask=x == 0).mean(dim=1))
 
 
+@pytest.mark.slow
 def test_torchs_transformer_trains_once_fixed() -> None:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(1, 20, (50, 6), generator=generator)

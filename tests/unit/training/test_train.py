@@ -38,6 +38,7 @@ def made() -> tuple[nn.Module, torch.optim.Optimizer, object]:
     return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("person", [None, np.repeat(np.arange(20), 3)], ids=["records", "persons"])
 @pytest.mark.parametrize("physical", [None, 4])
 def test_takes_the_steps_of_the_ordinary_loop(person: object, physical: int | None) -> None:
@@ -153,6 +154,7 @@ def test_a_scalar_loss_is_refused() -> None:
         pp.train(model, optimizer, data(), planned(), F.cross_entropy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 7, None])
 def test_a_seeded_run_that_stopped_ends_as_if_it_had_not(tmp_path: Path, every: int | None) -> None:
     plan, dataset = planned(), data()
@@ -182,7 +184,7 @@ def test_an_interrupted_run_is_saved(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return LOSS(out, y)
 
-    left = 25  # the first batches ask several times
+    left = 31  # the first batches ask several times
     model, optimizer, schedule = made()
     torch.manual_seed(1)
     options = {"seed": 3, "checkpoint": tmp_path / "run"}

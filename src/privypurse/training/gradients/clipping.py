@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -16,7 +15,9 @@ from privypurse.errors import InvalidInput
 from privypurse.training.gradients.layout import COUNT_RECORDS
 from privypurse.training.gradients.numerics import full_precision, never_too_small, square_sum, total_of
 from privypurse.training.gradients.rule import Call, GradientCache
+from privypurse.training.gradients.silenced import Silence
 from privypurse.training.gradients.tape import Recorder, Tape
+from privypurse.training.gradients.tied import squares_of_tied
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
 from privypurse.training.model_inputs import arguments
 
@@ -97,13 +98,12 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
 
 def _norms(tape: Tape, uses: Uses, one_each: bool) -> Tensor:
     """Of every record; ``one_each`` says that these are the norms that clip."""
-    if tape.device.type == "cuda":
-        # A GPU has the memory of the forward pass free again by now, and making gradients twice costs it more.
-        cache = GradientCache(sum(call.held for call in tape.finished()) * 3 // 2)
-        for call in tape.finished():
-            call.cache = cache
+    # A GPU has the memory of the forward pass free again by now, and making gradients twice costs it more.
+    on_gpu = tape.device.type == "cuda"
+    cache = GradientCache(sum(call.held for call in tape.finished()) * 3 // 2 if on_gpu else 0)
     apart = {name for name, calls in uses.items() if len(calls) > 1}
     for call in tape.finished():
+        call.cache = cache
         call.kept_is_measured = one_each and apart.isdisjoint(call.names.values())
 
     def squares() -> Iterator[Tensor]:
@@ -122,6 +122,9 @@ def _norms(tape: Tape, uses: Uses, one_each: bool) -> Tensor:
 
 def _squares_of_uses(calls: list[tuple[Call, str]]) -> Tensor:
     """‖Σ of a record's gradients‖² where several uses add up before the norm is taken."""
+    tied = squares_of_tied(calls)
+    if tied is not None:
+        return tied
     size, terms, added = _terms(calls)
     chunk = max(1, _MATERIALISED // size)
     pieces = range(0, terms.shape[0], chunk)
@@ -176,32 +179,15 @@ def sums(tape: Tape, factors: Tensor, norms: Tensor, wide: bool = False) -> Iter
         factors = factors.double()  # every rule adds up in what the factors are in
     calls, tape.calls = tape.finished(), []
     device = calls[0].output_gradient.device
-    wild = ~torch.isfinite(norms)
-    # A graph that is being captured cannot ask, so it silences whatever may come.
-    silence = (wild.is_cuda and torch.cuda.is_current_stream_capturing()) or bool(wild.any())
+    silence = Silence(~torch.isfinite(norms))
     while calls:
-        call = calls.pop(0)
-        if silence:
-            call = _silenced(call)
+        call = silence(calls.pop(0))
         with full_precision(device):
             parts = call.rule.weighted_sum(call, factors)
         names = call.names
         del call  # what it held is free before the parts are used
         for local in list(parts):
             yield names[local], parts.pop(local)
-
-
-def _silenced(call: Call) -> Call:
-    """The call with zeros where something is not finite: 0 · ∞ is not 0. Only records with weight 0 have such."""
-
-    def quiet(value: Any) -> Any:
-        floats = isinstance(value, Tensor) and value.is_floating_point()
-        return value.nan_to_num(0.0, 0.0, 0.0) if floats else value
-
-    kept = {name: value.nan_to_num_(0.0, 0.0, 0.0) for name, value in call.kept.items()}
-    if set(call.names) <= set(kept):
-        return replace(call, kept=kept)
-    return replace(call, inputs=tuple(map(quiet, call.inputs)), gradient=quiet(call.gradient), kept=kept)
 
 
 def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, check: bool = True) -> tuple[Tape, Tensor]:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from privypurse.training.gradients.grams import from_grams
 from privypurse.training.gradients.numerics import (
     PASS,
     as_short_as_convolutions,
     as_wide,
-    from_grams,
     from_made,
     spread,
     square_sum,

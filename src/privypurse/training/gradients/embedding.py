@@ -5,15 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from privypurse.training.gradients.grams import added, from_grams, gram
 from privypurse.training.gradients.numerics import (
     as_wide,
     at_least_float32,
-    from_grams,
     spread,
     square_sum,
     weighted_rows,
 )
 from privypurse.training.gradients.rule import Call, Rule, handles
+
+
+def same_rows(one: Tensor, other: Tensor) -> Tensor:
+    """(record, token, token): two tokens meet in the gradient only where they look up the same row."""
+    return one.unsqueeze(2) == other.unsqueeze(1)
 
 
 @handles(nn.Embedding)
@@ -39,9 +44,7 @@ class EmbeddingRule(Rule):
             call.kept = self.per_record(call)  # a small table, and many places: less than a matrix of places
             return {"weight": square_sum(call.kept["weight"])}
         index, g = self.tokens(call)
-        # Two tokens meet in the gradient only where they look up the same row.
-        same = (index.unsqueeze(1) == index.unsqueeze(2)).to(g.dtype)
-        return {"weight": from_grams(same, torch.bmm(g, g.transpose(1, 2)), g.shape[2] + g.shape[1])}
+        return {"weight": from_grams(same_rows(index, index).to(g.dtype), gram(g), added(g.shape[2]) + g.shape[1])}
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
         shape = call.module.get_parameter("weight").shape

@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from privypurse.training.gradients.numerics import PASS, as_wide, from_grams, from_made, spread, square_sum
+from privypurse.training.gradients.grams import added, from_grams, gram
+from privypurse.training.gradients.numerics import PASS, as_wide, from_made, spread, square_sum
 from privypurse.training.gradients.rule import Call, handles
 from privypurse.training.gradients.weight_and_bias import ProductRule
 
@@ -46,9 +47,30 @@ def way_of(call: Call) -> Literal["outer", "keep", "forget", "ghost"]:
     return "ghost" if ghost < (tokens + 2 * PASS) * inputs * outputs else "forget"
 
 
+def weighted_tokens(call: Call, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Input and output gradient of all tokens, (token, feature), one of them times its record's weight."""
+    a, g = (as_wide(values, weights) for values in _tokens(call))
+    # Weights go into the smaller of the two: that is a copy.
+    if a.shape[2] < g.shape[2]:
+        a = a * spread(weights, a)
+    else:
+        g = g * spread(weights, g)
+    return a.reshape(-1, a.shape[2]), g.reshape(-1, g.shape[2])
+
+
 def _made(a: Tensor, g: Tensor) -> Tensor:
     """Each record's gradient, Σ_t g_t a_tᵀ."""
     return torch.bmm(g.transpose(1, 2), a)
+
+
+def _gram_of_input(call: Call, a: Tensor) -> Tensor:
+    """The one before, if that layer got the same: what is on the tape stays where it is while norms are taken."""
+    if a.untyped_storage().data_ptr() != call.inputs[0].untyped_storage().data_ptr():
+        return gram(a)  # a copy, in longer floats
+    what = a.data_ptr(), a.shape, a.stride(), a.dtype
+    if call.cache.last_gram is None or call.cache.last_gram[0] != what:
+        call.cache.last_gram = what, gram(a)
+    return call.cache.last_gram[1]
 
 
 @handles(nn.Linear)
@@ -76,20 +98,14 @@ class LinearRule(ProductRule):
         for some in call.chunks(2 * (tokens * tokens if way == "ghost" else inputs * outputs)):
             a, g = _tokens(call, some)
             if way == "ghost":
-                grams = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
-                squares.append(from_grams(*grams, inputs + outputs + tokens))
+                squares.append(from_grams(_gram_of_input(call, a), gram(g), added(inputs) + added(outputs) + tokens))
             else:
                 squares.append(from_made(square_sum(_made(a, g)), square_sum(a), square_sum(g), tokens))
-        return torch.cat(squares)
+        return squares[0] if len(squares) == 1 else torch.cat(squares)
 
     def weight_sum(self, call: Call, weights: Tensor) -> Tensor:
-        a, g = (as_wide(values, weights) for values in _tokens(call))
-        # Weights go into the smaller of the two: that is a copy.
-        if a.shape[2] < g.shape[2]:
-            a = a * spread(weights, a)
-        else:
-            g = g * spread(weights, g)
-        return g.reshape(-1, g.shape[2]).T @ a.reshape(-1, a.shape[2])
+        a, g = weighted_tokens(call, weights)
+        return g.T @ a
 
     def in_order(self, call: Call, kept: Tensor) -> Tensor:
         return kept.reshape(call.output_gradient.shape[-1], call.inputs[0].shape[-1])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import reduce
+from functools import cache, reduce
 from typing import Any, TypeVar
 
 import torch
@@ -73,6 +74,16 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype in (torch.float32, torch.float64) else values.to(torch.float32)
 
 
+def has_kernels(values: Tensor) -> bool:
+    """Whether kernels of our own take such values: of float32, on a GPU with Triton."""
+    return values.is_cuda and values.dtype == torch.float32 and has_triton()
+
+
+@cache
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 def square_sum(values: Tensor) -> Tensor:
     """For each record the sum of squares of all that is left.
 
@@ -81,6 +92,10 @@ def square_sum(values: Tensor) -> Tensor:
     too, and reads the values once where squaring them first reads and writes them again.
     """
     each = values.unsqueeze(-1).flatten(1)  # a parameter may be a single number
+    if each.numel() and has_kernels(each) and each.is_contiguous():
+        from privypurse.training.gradients import kernels
+
+        return kernels.square_sums(each, each.shape[1] * torch.finfo(each.dtype).tiny)
     found = torch.linalg.vector_norm(each, dim=1).square() if values.is_cuda else each.square().sum(dim=1)
     # Squares below the smallest number are lost; so as never to be too small, all are counted as if they were.
     return found + each.shape[1] * torch.finfo(each.dtype).tiny
@@ -92,20 +107,6 @@ Count = TypeVar("Count", float, Tensor)
 def rounding(terms: Count, dtype: torch.dtype) -> Count:
     """How much of Σ|terms| a float sum of so many products can be off, whatever the order of its additions."""
     return (terms + 8) * torch.finfo(dtype).eps / 2
-
-
-def from_grams(inputs: Tensor, outputs: Tensor, terms: int) -> Tensor:
-    """Σ_tt' ⟨a_t, a_t'⟩ ⟨g_t, g_t'⟩ from two Gram matrices for each record, never too small.
-
-    Where the tokens of a record cancel, the sum is small beside its terms, and rounding could leave nothing of it,
-    while the clipped sum, which is another product, leaves more. The rounding of both is below a share of
-    (Σ_t ‖a_t‖ ‖g_t‖)², which is added: then (‖G‖ + rounding)² ≤ what is returned. ``terms`` are added up in one
-    product of a token with another.
-    """
-    diagonal = torch.diagonal(inputs, dim1=1, dim2=2) * torch.diagonal(outputs, dim1=1, dim2=2)
-    whole = diagonal.clamp(min=0).sqrt().sum(dim=1).square()
-    found = inputs.mul(outputs).sum(dim=(1, 2)).clamp(min=0)
-    return found + 2 * rounding(terms, whole.dtype) * whole
 
 
 def never_too_small(squares: Tensor, terms: Tensor, added: Count) -> Tensor:

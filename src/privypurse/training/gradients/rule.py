@@ -33,6 +33,8 @@ class GradientCache:
     """What may be kept of per-example gradients: how many more elements, by all layers together."""
 
     left: int = 0
+    last_gram: tuple[Any, Tensor] | None = None
+    """Of which input the last Gram matrix was taken, and it: layers side by side, as in attention, get the same."""
 
     def take(self, elements: int) -> bool:
         """Whether so many fit; then their space is taken."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from privypurse.training.gradients.embedding import EmbeddingRule
-from privypurse.training.gradients.linear import LinearRule, by_token
+from privypurse.training.gradients.linear import LinearRule, by_token, weighted_tokens
 from privypurse.training.gradients.rule import Call, Rule, handles_named
 
 _MODELS = "transformers.models"
@@ -23,7 +23,8 @@ class TransposedLinearRule(LinearRule):
     """GPT-2's linear layer: x W + b, the weight being (inputs, outputs)."""
 
     def weight_sum(self, call: Call, weights: Tensor) -> Tensor:
-        return super().weight_sum(call, weights).T
+        a, g = weighted_tokens(call, weights)
+        return a.T @ g
 
     def weight(self, call: Call) -> Tensor:
         a, g = map(by_token, call.input_and_gradient())

@@ -84,7 +84,7 @@ def accounting_of(
     settings, passes = individual or Individual(), NormPasses(setup, records, loss_fn)
     if plan.filter is not None and not settings.exact:
         raise InvalidInput("extra steps need a filter, and a filter needs exact=True: an estimate bounds nothing")
-    if not plan.full_batch:
+    if not plan.full_batch or plan.filter == "rdp":
         return Sampled(settings, passes)
     if not settings.exact:
         raise InvalidInput("where everyone is in every step the accounting is exact as it is; leave exact=True")

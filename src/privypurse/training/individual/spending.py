@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from privypurse import _notebooks
 from privypurse._validate import is_integer
 from privypurse.accounting import Progress, gdp
 from privypurse.accounting.odometer import Odometer, Reading
@@ -42,6 +43,20 @@ class Spending:
     def __repr__(self) -> str:
         who = "record" if self.plan.keyed_ids is None else "id"
         return f"Spending({self.plan.people:,} people, {self.reading}; sensitive: epsilon(), of({who}), active)"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what it is, and who could still contribute. Nobody's ε is worked out for it."""
+        who = "record" if self.plan.keyed_ids is None else "id"
+        active = [(f"{step:,}", f"{people:,}") for step, people in self.active]
+        told = [(f"{step:,}", f"{answer:.6g}") for step, answer in self.told]
+        return _notebooks.shown(
+            f"Spending of {self.plan.people:,} people, {self.reading}",
+            _notebooks.words(self.text),
+            _notebooks.table(("step", "people"), active, "who could still contribute"),
+            _notebooks.table(("step", "answer"), told, "private answers of the stopping rule, which are public"),
+            _notebooks.words(f"epsilon() gives everybody's ε, of({who}) one person their own."),
+            internal=True,
+        )
 
     @property
     def reading(self) -> Reading:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from privypurse.errors import InvalidInput
 from privypurse.training.isolation.replaced_records import (
     NO_BOUND,
+    counts_records,
     detached,
     first_rows,
     halves,
@@ -32,13 +36,18 @@ _MIXES = (
 )
 
 
+_LOUD, _FEW = 1000.0, 4
+_asked: WeakSet[Loss] = WeakSet()
+
+
 def require_own_losses(
     loss_fn: Loss, output: Any, y: Any, records: int, *, complaint: str = _MIXES, tolerance: float = 0.0
 ) -> None:
     """Raise if a record's loss changes when others stand beside it, or nobody does, or it stands elsewhere.
 
-    Every record is asked: half of them are kept among copies of themselves, then the other half. Whatever is drawn is
-    the same each time, since shapes are; by itself, and at another place, a record is asked where nothing is drawn.
+    Every record is asked: half of them are kept among copies of themselves, then the other half; and beside others
+    whose numbers are far larger. Whatever is drawn is the same each time, since shapes are; by itself, and at another
+    place, a record is asked where nothing is drawn.
     ``tolerance`` is a difference that does not count, beside that of rounding.
     """
     if records < 2:
@@ -56,11 +65,58 @@ def require_own_losses(
         alone, order, all_places = torch.arange(1), other_places(records), torch.arange(records)
         pairs.append((alone, alone, asked(first_rows(given, 1, records))[0]))
         pairs.append((order, all_places, asked(reordered(given, order, records))[0]))
-    for rows, there, other in pairs:
-        mine, now = whole[rows.to(whole.device)].double(), other[there.to(whole.device)].double()
-        bits = max(tolerance, min(1000 * max(_rounding(whole), _rounding(other)), 0.05))
-        if not torch.allclose(now, mine, rtol=bits, atol=bits, equal_nan=True):
+    same = [(whole[rows.to(whole.device)], other[there.to(whole.device)]) for rows, there, other in pairs]
+    for mine, now in (*same, *_beside_loud(loss_fn, given, records, key)):
+        bits = max(tolerance, min(1000 * max(_rounding(mine), _rounding(now)), 0.05))
+        if not torch.allclose(now.double(), mine.double(), rtol=bits, atol=bits, equal_nan=True):
             raise InvalidInput(complaint)
+    with suppress(TypeError):
+        _asked.add(loss_fn)
+
+
+def _beside_loud(loss_fn: Loss, given: Any, records: int, key: bytes) -> list[tuple[Tensor, Tensor]]:
+    """Losses of records on made-up outputs, and beside others whose numbers are far larger than any there are.
+
+    A loss may mix by something that few records have (a largest label), or that does not show while a model gives
+    zeros. On the CPU, where a loss that takes no such numbers says so and does no harm; then it is not asked. Of a
+    few records, and once: nothing that is asked is of the data.
+    """
+    with suppress(TypeError):  # what has no weak reference is asked each time
+        if loss_fn in _asked:
+            return []
+    given, records = first_rows(given, min(records, _FEW), records), min(records, _FEW)
+    source = torch.Generator().manual_seed(int.from_bytes(key[:6], "big"))
+    output, y = tree_map(lambda value: value.cpu() if isinstance(value, Tensor) else value, given)
+    output = tree_map(lambda value: _moved(value, source), output)
+    found = []
+    for integers in (False, True):
+        try:
+            with torch.no_grad():
+                quiet, _ = made_with(key, partial(loss_fn, output, y), torch.device("cpu"))
+                for kept in halves(records):
+                    loud = tree_map(partial(_loud, kept=kept, records=records, integers=integers), (output, y))
+                    beside, _ = made_with(key, partial(loss_fn, *loud), torch.device("cpu"))
+                    found.append((quiet[kept], beside[kept]))
+        except Exception:
+            return found
+    return found
+
+
+def _moved(value: Any, source: torch.Generator) -> Any:
+    if not (isinstance(value, Tensor) and value.is_floating_point()):
+        return value
+    return value + torch.randn(value.shape, generator=source).to(value.dtype)
+
+
+def _loud(value: Any, kept: Tensor, records: int, integers: bool) -> Any:
+    """The rows that are not kept a thousand times as large, whole numbers that much larger where these count too."""
+    if not counts_records(value, records) or value.dtype == torch.bool:
+        return value
+    floats = value.is_floating_point() or value.is_complex()
+    larger = value * _LOUD if floats else value + int(_LOUD) if integers else value
+    larger = larger.clone()
+    larger[kept] = value[kept]
+    return larger
 
 
 def _rounding(values: Tensor) -> float:

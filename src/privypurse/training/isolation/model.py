@@ -16,9 +16,9 @@ from privypurse.errors import InvalidInput
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
 from privypurse.training.gradients.find_layouts import bound
 from privypurse.training.gradients.layout import COUNT_RECORDS, Constant, Layout
-from privypurse.training.gradients.numerics import at_least_float32
 from privypurse.training.gradients.rule import InParts, Rule
 from privypurse.training.gradients.tape import Recorder, Tape
+from privypurse.training.isolation.compared import MODEL, Seen, digest, first_changed
 from privypurse.training.isolation.dropout import DropoutOff
 from privypurse.training.isolation.memory import Memory, fingerprint
 from privypurse.training.isolation.replaced_records import (
@@ -34,25 +34,7 @@ from privypurse.training.isolation.replaced_records import (
 from privypurse.training.model_inputs import Given
 from privypurse.training.step_randomness import keyed, made_with, states
 
-# Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
-# entry. First in full floats, then where shorter ones may enter.
-_SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
-
-# Passes of one shape add up in one order, so that even short floats come out the same for a record that stands beside
-# others. On average over all entries they may differ by these shares: of what records differ by, and of their size.
-_SAME_ON_AVERAGE = (1e-3, 1e-4)
-
-_BY_CHANCE = 0.1  # of the size of what comes back: no more than this is put down to the order of a GPU's threads
-
 _LOUD = 1000.0  # instead of about 1: what a loud record's losses weigh
-
-_MODEL = "what the model gives"
-
-_SUMS = 1024  # of what a layer gets and gives are kept for each record
-_GOLDEN = (5**0.5 - 1) / 2
-
-Seen = list[tuple[str, Tensor]]
-"""What every watched layer got and gave, and the model at the end."""
 
 
 def require_isolated(
@@ -210,18 +192,12 @@ def _came_back(
         calls = trial.back(given, louder, _LOUD, dropout, order).finished()
     except InvalidInput:
         return []  # a loss of everything that the model gives is not what will be asked
-    return [(call.path, _digest(value)) for call in calls for value in (*call.kept.values(), call.output_gradient)]
+    return [(call.path, digest(value)) for call in calls for value in (*call.kept.values(), call.output_gradient)]
 
 
 def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor, again: Callable[[], Seen]) -> None:
-    """Raise if what comes back to these records is another in the two.
-
-    ``again`` is the quiet pass once more: a GPU adds up some sums (of attention, in the backward pass) in whatever
-    order threads come, and what two equal passes differ by tells nothing of other records.
-    """
-    name = _first_changed(quiet, loud, rows)
-    if name is not None and quiet[0][1].is_cuda:
-        name = _first_changed(quiet, loud, rows, again())
+    """Raise if what comes back to these records is another in the two; ``again`` is the quiet pass once more."""
+    name = first_changed(quiet, loud, rows, again)
     if name is not None:
         raise InvalidInput(
             f"the gradient that comes back to layer {name} for a record changes with other records, or with what "
@@ -263,8 +239,8 @@ def _require_no_memory(names: list[str]) -> None:
 def _require_same_rows(whole: Seen, other: Seen, rows: Tensor) -> None:
     """Raise if a layer gives these rows otherwise in the two."""
     others = [name for (name, _), (now, _) in zip(whole, other, strict=False) if name != now]
-    others += [_MODEL] if len(whole) != len(other) else []  # which layers ran must be the same, too
-    name = others[0] if others else _first_changed(whole, other, rows)
+    others += [MODEL] if len(whole) != len(other) else []  # which layers ran must be the same, too
+    name = others[0] if others else first_changed(whole, other, rows)
     if name is not None:
         raise InvalidInput(
             f"{name} for a record changes with the other records in the batch, {NO_BOUND}: nothing may "
@@ -280,40 +256,13 @@ def _in_order(seen: Seen, order: Tensor) -> Seen:
 def _require_any_place(seen: Seen, elsewhere: Seen, again: Callable[[], Seen] | None = None) -> None:
     """Raise if records that stand at other places have other rows, or something else comes back to them."""
     rows = torch.arange(len(seen[0][1])) if seen else torch.arange(0)
-    name = _first_changed(seen, elsewhere, rows, moved=True) if seen else None
-    if name is not None and again is not None and seen[0][1].is_cuda:
-        name = _first_changed(seen, elsewhere, rows, again(), moved=True)
+    name = first_changed(seen, elsewhere, rows, again, moved=True) if seen else None
     if name is not None:
         raise InvalidInput(
             f"{name} for a record changes with its place in the batch, and so with who else was drawn, {NO_BOUND}. "
             "Something has an entry for each place of the first dimension, as a table of positions does that is "
             "written for (tokens, records, …): let it go by tokens, x + table[: x.shape[1]]"
         )
-
-
-def _first_changed(
-    whole: Seen, other: Seen, rows: Tensor, again: Seen | None = None, moved: bool = False
-) -> str | None:
-    """The first layer for which these rows, the first ones if ``other`` has no more, are not the same in both.
-
-    Beyond what they differ by ``again``, where that is given. Rows that stand elsewhere may be added up in another
-    order, as may those of another number of records.
-    """
-    for place, ((name, one), (_, two)) in enumerate(zip(whole, other, strict=False)):
-        index = rows.to(one.device)
-        if one.shape[:1] < (int(rows[-1]) + 1,) or (name == _MODEL and not one.is_floating_point()):
-            continue
-        mine, now = one[index], two[index]
-        by_itself = torch.zeros((1,)) if again is None else _apart(one, again[place][1])
-        one_shape = one.shape == two.shape and not moved
-        if mine.shape == now.shape and _changed(mine, now, one, by_itself, one_shape=one_shape):
-            return name
-    return None
-
-
-def _apart(mine: Tensor, now: Tensor) -> Tensor:
-    """By how much finite entries differ."""
-    return torch.where(torch.isfinite(mine) & torch.isfinite(now), mine - now, 0.0).double().abs()
 
 
 def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
@@ -323,29 +272,6 @@ def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
             raise InvalidInput(
                 f"{name} has {counts[0]} rows for {records} records and {counts[1]} for {few}: {COUNT_RECORDS}"
             )
-
-
-def _changed(mine: Tensor, now: Tensor, whole: Tensor, by_itself: Tensor, *, one_shape: bool) -> bool:
-    """Whether rows of ``whole`` came out differently, by more than the order of a sum explains.
-
-    What they differ by ``by_itself`` counts threefold, and up to a share of their size.
-    """
-    if not whole.is_floating_point():
-        return not torch.equal(mine, now)
-    finite = torch.where(torch.isfinite(whole), whole, 0.0).double()
-    apart = (finite - finite[:1]).abs()
-    by, size = _apart(mine, now), finite.abs()
-    device = whole.device.type
-    full = device == "cpu" and whole.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device)
-    if by.numel() == 0:
-        return False
-    chance = min(3 * float(by_itself.mean()), _BY_CHANCE * float(size.mean()))
-    same_on_average = _SAME_ON_AVERAGE[0] * apart.mean() + _SAME_ON_AVERAGE[1] * size.mean() + chance
-    if one_shape and by.mean() > same_on_average:
-        return True
-    of_spread, of_largest = _SAME[full]
-    chance = min(3 * float(by_itself.max()), _BY_CHANCE * float(size.max()))
-    return bool(by.max() > max(of_spread * float(apart.max()), of_largest * float(size.max())) + chance)
 
 
 def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
@@ -358,9 +284,9 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
             layer, layout = f"what layer {name or 'model'} ({type(module).__name__})", recorder.layouts.of(module)
             if layout.complaint is None and not isinstance(rule, InParts):
                 for value in _given(rule, layout, bound(module, inputs, options), records):
-                    found.append((f"{layer} is given", _digest(value)))
+                    found.append((f"{layer} is given", digest(value)))
             output = layout.for_each(output, records)
-            found.append((f"{layer} gives", _digest(layout.to_front(rule.rows(module, output)))))
+            found.append((f"{layer} gives", digest(layout.to_front(rule.rows(module, output)))))
             return output
 
         return note
@@ -373,7 +299,7 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
                 undo.enter_context(module.register_forward_hook(hook, prepend=True, with_kwargs=True))  # as a tape's
         output = recorder.model(*called_with[0], **called_with[1])
     given = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]
-    return found + [(_MODEL, _digest(leaf)) for leaf in given]
+    return found + [(MODEL, digest(leaf)) for leaf in given]
 
 
 def _given(rule: Rule, layout: Layout, given: Given, records: int) -> Iterator[Tensor]:
@@ -383,17 +309,3 @@ def _given(rule: Rule, layout: Layout, given: Given, records: int) -> Iterator[T
             yield leaf.value.expand(records, *leaf.value.shape)
         elif isinstance(leaf, Tensor):
             yield layout.for_each(layout.to_front(leaf), records)
-
-
-def _digest(value: Tensor) -> Tensor:
-    """The rows, or sums over parts of each, with weights that are like none of a model's: copies are too much.
-
-    What a layer gives does not tell what it is given while its weights are zero, as they often are at first.
-    """
-    if not value.is_floating_point() or value.dim() < 2 or value.shape[1:].numel() <= _SUMS:
-        return value.detach().clone()
-    rows = at_least_float32(value).flatten(1)
-    weights = (torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device) * _GOLDEN).frac() - 0.5
-    rows = rows * weights.to(rows.dtype)
-    parts = nn.functional.pad(rows, (0, -rows.shape[1] % _SUMS)).reshape(rows.shape[0], _SUMS, -1).sum(dim=2)
-    return parts if rows.dtype == value.dtype else parts.to(torch.bfloat16)  # which are then compared as short floats

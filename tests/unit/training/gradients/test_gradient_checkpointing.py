@@ -171,6 +171,7 @@ def test_where_torch_does_not_tell_that_it_is_checkpointed(monkeypatch: pytest.M
             assert torch.equal(pp.per_record_norms(Blocks(run, BLOCKS[case]).double(), LOSS, x, y), norms), case
 
 
+@pytest.mark.slow
 def test_offloaded_activations_and_torchs_sequential_way() -> None:
     x, y = data()
 
@@ -249,6 +250,7 @@ def test_masks_of_dropout_are_the_same_numbers_in_the_second_run(
     assert not all(map(torch.equal, twin, expected))
 
 
+@pytest.mark.slow
 def test_train_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet(monkeypatch)
     x, y = data()

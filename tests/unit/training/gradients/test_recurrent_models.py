@@ -77,6 +77,7 @@ def data(records: int = 40) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(records, PLACES, SIZE), lengths, torch.randint(0, 2, (records,))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_models_with_packed_sequences_train_in_both_loops(name: str) -> None:

@@ -81,6 +81,7 @@ def how_right(output: Tensor, y: Tensor) -> Tensor:
 # Stopping at a plateau.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [10, 40], ids=["drawn", "full batch"])
 def test_questions_at_public_times_and_the_best_model_in_the_end(
     monkeypatch: pytest.MonkeyPatch, batch_size: int

@@ -147,6 +147,7 @@ class Flipping(Dataset):
 # An estimate changes nothing.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["train", "loop", "persons", "augmented"])
 def test_without_clipping_training_is_what_it_would_be_anyway(how: str) -> None:
     person = PERSONS if how == "persons" else None
@@ -533,6 +534,7 @@ def spec(mode: str, stop: str = "none") -> tuple[pp.Plan, TensorDataset]:
     return planned(24, steps=10, batch_size=24, extra_steps=14, stop=STOPS[stop]), data(24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "stop"),
     some_of(
@@ -906,6 +908,7 @@ def test_that_would_catch_runs_that_follow_the_data(monkeypatch: pytest.MonkeyPa
 # Both ways into training are one.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "physical"),
     some_of(

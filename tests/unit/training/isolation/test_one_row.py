@@ -185,6 +185,7 @@ def trained(model: nn.Module, x: Tensor | None = None) -> None:
     pp.train(model, optimizer, dataset, planned(len(x)), loss, seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model", [*MODELS.values(), lambda: pp.fix(Encoder(batch_first=False))], ids=[*MODELS, "with dropout"]
 )

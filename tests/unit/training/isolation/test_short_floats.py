@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.training.isolation import compared
 from privypurse.training.isolation import model as isolation
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -60,6 +61,7 @@ def trained(model: nn.Module, device: str, records: int = 64) -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("make", [deep, pictures, Sequence])
 def test_records_that_do_not_mix_are_let_through(make: Callable[[], nn.Module], device: str) -> None:
@@ -74,6 +76,6 @@ def test_a_small_share_of_the_mean_is_refused(share: float, device: str) -> None
 
 
 def test_a_ceiling_on_the_largest_change_alone_would_let_it_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation, "_SAME_ON_AVERAGE", (float("inf"), 0.0))
+    monkeypatch.setattr(compared, "_SAME_ON_AVERAGE", (float("inf"), 0.0))
     monkeypatch.setattr(isolation, "_require_same_gradients", lambda *seen: None)  # these would tell, too
     trained(deep(0.01), "cpu")

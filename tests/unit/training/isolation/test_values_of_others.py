@@ -179,7 +179,7 @@ class FedTheMean(nn.Module):
 def test_what_a_layer_is_given_is_asked_though_it_gives_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(pp.InvalidInput, match=r"what layer zero \(Linear\) is given for a record changes"):
         trained(FedTheMean(), ordinary=False)
-    monkeypatch.setattr(isolation, "_digest", lambda value: 0.0 * value)  # the twin: what it gives tells nothing
+    monkeypatch.setattr(isolation, "digest", lambda value: 0.0 * value)  # the twin: what it gives tells nothing
     isolation.require_isolated(Recorder(FedTheMean()), (people().tensors[0],), {}, PEOPLE)
 
 

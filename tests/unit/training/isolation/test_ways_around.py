@@ -448,6 +448,7 @@ def noisy(records: list[Any]) -> tuple[Tensor, Tensor]:
     return x + torch.randn_like(x) * (torch.rand(len(x), 1) > 0.5), y
 
 
+@pytest.mark.slow
 @WAYS
 @pytest.mark.parametrize("collate", [put, noisy])
 def test_a_collate_fn_that_keeps_records_apart_is_not(collate: Any, way: Callable[..., Tensor]) -> None:

@@ -51,16 +51,16 @@ class Gate(torch.autograd.Function):
     """The identity, behind the model. Only what comes back from a crossing goes through."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, drawn: Drawn, passed: list[bool]) -> Tensor:
-        ctx.drawn, ctx.passed = drawn, passed
+    def forward(ctx: Any, output: Tensor, drawn: Drawn, passed: list[int], number: int) -> Tensor:
+        ctx.drawn, ctx.passed, ctx.number = drawn, passed, number
         return output.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         if not ctx.drawn.crossed:
             raise InvalidInput(f"a gradient came back to the model that is not of a loss over records. {HINT}")
-        ctx.passed.append(True)
-        return gradient, None, None
+        ctx.passed.append(ctx.number)
+        return gradient, None, None, None
 
 
 _OURS = (Crossing._backward_cls, Gate._backward_cls)

@@ -6,6 +6,7 @@ import copy
 import enum
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import torch
@@ -57,17 +58,18 @@ def _object(change: Callable[[Tensor], Any], value: Any, seen: dict[int, Any]) -
     return made
 
 
-def handed(data: Any, places: Places, gate: list[bool] | None = None) -> Any:
+def handed(data: Any, places: Places, gate: list[int] | None = None) -> Any:
     """What the loader or the model gives, with its records known.
 
-    Behind a model stands a gate for what comes back; ``gate`` is where it notes that something did.
+    Behind a model stands a gate for what comes back; ``gate`` is where it notes to which output something did: the
+    number of that tensor among those that ask for gradients.
     """
-    origin = "the loader" if gate is None else "the model"
+    origin, number = "the loader" if gate is None else "the model", count()
 
     def known(value: Tensor) -> Tensor:
         value = plain(value) if isinstance(value, Tracked) else value
         if gate is not None and value.requires_grad:
-            value = Gate.apply(value, places.drawn, gate)  # type: ignore[no-untyped-call]
+            value = Gate.apply(value, places.drawn, gate, next(number))  # type: ignore[no-untyped-call]
         rows = value.dim() > 0 and value.shape[0] == places.size
         return tracked(value, Rows(places, 0) if rows else Mixed(origin))
 

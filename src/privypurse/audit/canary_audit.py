@@ -1,0 +1,185 @@
+"""Canaries in one run: a training by the audited plan with canaries in it, and what their scores prove by group."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from privypurse._validate import integer, one_of, real
+from privypurse.accounting import Progress
+from privypurse.arrays import FloatArray, IntArray
+from privypurse.audit import readings, roc
+from privypurse.audit.canaries import Canaries, Scored, WithCanaries, with_canaries
+from privypurse.audit.claims import audited_levels, claimed, family_of, require_somebody
+from privypurse.audit.families import Family
+from privypurse.audit.result import BOUNDS, AuditResult, Cost, Group, Reading, Roc
+from privypurse.audit.subject import Subject
+from privypurse.errors import PrivyPurseWarning
+from privypurse.randomness import randomness
+from privypurse.training.devices import device_of
+from privypurse.training.execution import Execution
+from privypurse.training.loop import train
+
+CANARIES, GROUPS = 2000, 4
+_TRIAL = 5  # steps by which the time is estimated
+
+
+@dataclass(frozen=True, eq=False)
+class CanaryAudit:
+    """One training with ``canaries`` of each of at most ``groups`` budget groups, read at ``confidence`` by group.
+
+    ``verdict`` names the reading that flags, before anything is seen: "f-dp" or "guesses".
+    """
+
+    subject: Subject
+    canaries: int = CANARIES
+    groups: int = GROUPS
+    confidence: float = 0.95
+    verdict: Reading = "f-dp"
+    device: str = "auto"
+    seed: int | None = None
+    """Repeats coins and noise: for tests alone."""
+    _families: dict[int, Family] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        integer(self.canaries, "canaries", least=50, hint="with fewer nothing can be proved")
+        integer(self.groups, "groups")
+        real(self.confidence, "confidence", above=0, below=1)
+        one_of(self.verdict, "verdict", BOUNDS)
+        require_somebody(self.subject.plan)
+
+    @property
+    def levels(self) -> IntArray:
+        """The levels that are audited: of those with people who are drawn, the lowest ε, the highest, and between."""
+        return audited_levels(self.subject.plan, self.groups)
+
+    @property
+    def cost(self) -> str:
+        """What it will take, before it begins: a few steps are timed, on made-up records."""
+        count = self.levels.size
+        seconds = self._seconds_a_step() * self.subject.plan.all_steps + count
+        return (
+            f"one training of {self.subject.plan.all_steps:,} steps with {self.canaries:,} canaries in each of "
+            f"{count} budget groups, half of them in; about {max(1, round(seconds)):,} seconds"
+        )
+
+    def run(self, progress: Progress | None = None) -> AuditResult:
+        """Train, score, read."""
+        begun = time.perf_counter()
+        canaries, scores = self.trained(progress=progress)
+        groups = tuple(self.group(int(level), *canaries.scores(int(level), scores)) for level in self.levels)
+        seconds = round(time.perf_counter() - begun, 3)
+        return AuditResult(
+            attack="canaries",
+            data="made up",
+            delta=max(group.delta for group in groups),
+            confidence=self.confidence,
+            verdict_reading=self.verdict,
+            groups=groups,
+            cost=Cost(trainings=1, seconds=seconds),
+            words=(*self.subject.words, *_words(groups, self.confidence, self.verdict)),
+        )
+
+    def trained(self, steps: int | None = None, progress: Progress | None = None) -> tuple[Canaries, FloatArray]:
+        """The canaries, and the score of each after so many steps (default: all)."""
+        plan, device = self.subject.plan, device_of(self.device)
+        canaries = Canaries.flipped(self.levels, self.canaries, randomness(self.seed))
+        model = WithCanaries(self.subject.model(), len(canaries)).to(device)
+        optimizer = self.subject.optimizer(model)
+        scored = Scored(plan, canaries, model)
+        optimizer.register_step_pre_hook(scored.before_step)
+        with _quiet():
+            train(
+                model,
+                optimizer,
+                self._records(canaries, device),
+                canaries.joined(plan, self.subject.level_of),
+                with_canaries(self.subject.loss_fn, plan.clip_norm),
+                steps=steps,
+                execution=Execution(progress=progress or False),
+                seed=self.seed,
+            )
+        return canaries, scored.scores
+
+    def _records(self, canaries: Canaries, device: torch.device) -> TensorDataset:
+        """The made-up people, and behind them the canaries that are in, whose inputs are blank."""
+        inputs, labels = self.subject.inputs.to(device), self.subject.labels.to(device)
+        numbers = torch.as_tensor(np.flatnonzero(canaries.is_in), device=device)
+        real = torch.full((len(inputs),), len(canaries), dtype=torch.int64, device=device)
+        blank = inputs.new_zeros((len(numbers), *inputs.shape[1:]))
+        some = labels.new_zeros((len(numbers), *labels.shape[1:]))
+        return TensorDataset(torch.cat([inputs, blank]), torch.cat([real, numbers]), torch.cat([labels, some]))
+
+    def _seconds_a_step(self) -> float:
+        def seconds(steps: int) -> float:
+            begun = time.perf_counter()
+            self.trained(steps=min(steps, self.subject.plan.all_steps))
+            return time.perf_counter() - begun
+
+        seconds(1)  # whatever is done once in a process
+        once = seconds(1)  # with what is checked before the first step
+        return max(0.0, seconds(1 + _TRIAL) - once) / _TRIAL
+
+    def group(self, level: int, inside: FloatArray, outside: FloatArray) -> Group:
+        """What the scores of a level's canaries prove, beside its claim."""
+        plan = self.subject.plan
+        epsilon, delta = claimed(plan, level)
+        if level not in self._families:
+            self._families[level] = family_of(plan, level)
+        bounds: dict[Reading, float] = {
+            "guesses": readings.guesses(inside, outside, delta, self.confidence),
+            "f-dp": readings.f_dp(inside, outside, self._families[level], self.confidence),
+            "gaussian scores": readings.gaussian_scores(inside, outside, delta, self.confidence),
+        }
+        false, true = roc.curve(inside, outside)
+        return Group(
+            name=f"ε = {plan.levels.epsilon[level]:g}",
+            claimed_epsilon=epsilon,
+            delta=delta,
+            canaries=inside.size + outside.size,
+            bounds=bounds,
+            auc=roc.area(inside, outside),
+            auc_interval=roc.area_interval(inside, outside, self.confidence),
+            roc=Roc(false_positive_rate=tuple(false.tolist()), true_positive_rate=tuple(true.tolist())),
+            flagged=bounds[self.verdict] > epsilon,
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nobody is charged for made-up records, and no ledger is missed."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "No ledger", PrivyPurseWarning)
+        yield
+
+
+def _words(groups: tuple[Group, ...], confidence: float, verdict: Reading) -> Iterator[str]:
+    yield (
+        "Each canary has a coordinate of its own, appended to the network: what is tested is how people are drawn, "
+        "clipped, summed and covered by noise, and not the gradients of the network's own layers."
+    )
+    for group in groups:
+        found = group.bounds[verdict]
+        if group.flagged:
+            yield (
+                f"{group.name}: FLAGGED. An attacker who sees every step tells members from others better than "
+                f"ε = {group.claimed_epsilon:.3g} allows: it is at least {found:.3g}, at confidence {confidence:g}."
+            )
+        else:
+            yield (
+                f"{group.name}: cleared. The attack proves ε ≥ {found:.3g} and the plan claims at most "
+                f"{group.claimed_epsilon:.3g}; nothing here contradicts it, which does not prove it."
+            )
+    if len(groups) > 1:
+        chance = len(groups) * (1 - confidence)
+        yield (
+            f"Each group is read at confidence {confidence:g} by itself: of sound runs at most {chance:.0%} have "
+            "some group flagged."
+        )

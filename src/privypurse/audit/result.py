@@ -1,0 +1,149 @@
+"""What an audit found, by budget group, and the file that it is kept in: ``audit.json``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal, Self
+
+import msgspec
+
+from privypurse._storage import replace_text
+from privypurse.errors import InvalidInput
+
+FORMAT: Literal["privypurse audit 1"] = "privypurse audit 1"
+FILE = "audit.json"
+
+Attack = Literal["canaries", "small-runs", "lira", "loss"]
+Reading = Literal["guesses", "f-dp", "gaussian scores"]
+BOUNDS: tuple[Reading, ...] = ("guesses", "f-dp")
+"""Readings that are lower bounds at the stated confidence; Gaussian scores are an estimate and decide nothing."""
+
+
+class _Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Plain data whose fields without a figure are left out of the file."""
+
+
+class Roc(_Plain, frozen=True, kw_only=True):
+    """How often the attack is right about members, against how often it takes others for one."""
+
+    false_positive_rate: tuple[float, ...]
+    true_positive_rate: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.false_positive_rate) != len(self.true_positive_rate):
+            raise ValueError("roc needs as many true as false positive rates")
+        for rates in (self.false_positive_rate, self.true_positive_rate):
+            if not all(0 <= rate <= 1 for rate in rates) or list(rates) != sorted(rates):
+                raise ValueError("the rates of roc lie in 0 … 1 and never fall")
+
+
+class Group(_Plain, frozen=True, kw_only=True):
+    """People with equal purses: what is claimed for them, and what the attack proves against it."""
+
+    name: str
+    claimed_epsilon: float
+    """The ε that the plan certifies at ``delta``."""
+    delta: float
+    flagged: bool
+    """Whether the reading named beforehand proves more than is claimed."""
+    canaries: int | None = None
+    targets: int | None = None
+    bounds: dict[Reading, float] = {}
+    """ε at ``delta`` by reading: "guesses" and "f-dp" are lower bounds, "gaussian scores" is an estimate."""
+    auc: float | None = None
+    auc_interval: tuple[float, float] | None = None
+    roc: Roc | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.claimed_epsilon < math.inf or not 0 < self.delta < 1:
+            raise ValueError(f"group {self.name!r} claims ε = {self.claimed_epsilon} at δ = {self.delta}")
+        if not all(0 <= bound < math.inf for bound in self.bounds.values()):
+            raise ValueError(f"group {self.name!r} has a bound that is no ε: {self.bounds}")
+        if any(count is not None and count < 1 for count in (self.canaries, self.targets)):
+            raise ValueError(f"group {self.name!r} counts canaries or targets below 1")
+        if self.auc is not None and not 0 <= self.auc <= 1:
+            raise ValueError(f"group {self.name!r} has auc {self.auc}, outside of 0 … 1")
+        if self.auc_interval is not None and not 0 <= self.auc_interval[0] <= self.auc_interval[1] <= 1:
+            raise ValueError(f"group {self.name!r} has auc_interval {self.auc_interval}, outside of 0 … 1")
+
+
+class Fault(_Plain, frozen=True, kw_only=True):
+    """A fault that was planted, which auditor saw it, and what that took."""
+
+    name: str
+    seen_by: str
+    seen: bool
+    seconds: float | None = None
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """What every such file says first."""
+
+    format: Literal["privypurse audit 1"]
+
+
+class Cost(_Plain, frozen=True, kw_only=True):
+    trainings: int
+    seconds: float
+
+
+class AuditResult(_Plain, frozen=True, kw_only=True):
+    """What one audit found.
+
+    ``verdict_reading`` was named before anything was looked at. Audits on members are internal (rule 6), and say so.
+    """
+
+    format: Literal["privypurse audit 1"] = msgspec.field(default_factory=lambda: FORMAT)
+    attack: Attack
+    data: Literal["made up", "members"]
+    delta: float
+    confidence: float
+    verdict_reading: Reading
+    groups: tuple[Group, ...]
+    cost: Cost
+    words: tuple[str, ...] = ()
+    """Plain sentences: what was done, and what it means."""
+    faults: tuple[Fault, ...] = ()
+    edition: Literal["internal"] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.data == "members") != (self.edition == "internal"):
+            raise ValueError('an audit on members has edition "internal", one on made-up records has none')
+        if not 0 < self.confidence < 1 or not 0 < self.delta < 1:
+            raise ValueError(f"confidence is {self.confidence} and delta {self.delta}; both lie between 0 and 1")
+        if len({group.name for group in self.groups}) < len(self.groups) or not self.groups:
+            raise ValueError("groups need names of their own, and there is at least one")
+
+    @property
+    def flagged(self) -> bool:
+        """Whether some group's claim is refuted."""
+        return any(group.flagged for group in self.groups)
+
+    def to_json(self) -> str:
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read it back. What is missing, unknown or impossible is an error that names it."""
+        try:
+            msgspec.json.decode(text, type=_Format)
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise InvalidInput(f"this is no {FILE} of format {FORMAT!r}: {error}; make it anew") from None
+
+    def save(self, folder: Path) -> Path:
+        """Write it into the audit's own folder, which is no released run; only its owner may read it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_text(folder / FILE, self.to_json())
+        (folder / FILE).chmod(0o600)
+        return folder / FILE
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Of an audit's folder, or the file itself."""
+        path = Path(folder)
+        path = path / FILE if path.is_dir() else path
+        if not path.is_file():
+            raise InvalidInput(f"{path} does not exist; name the folder of an audit, which holds {FILE}")
+        return cls.from_json(path.read_bytes())

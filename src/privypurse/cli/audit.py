@@ -1,0 +1,160 @@
+"""privypurse audit: attack a training by a plan, and compare what the attack proves with what is claimed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from privypurse.accounting import Progress
+from privypurse.cli.arguments import add_trust_option, need
+from privypurse.cli.showing import bar, say
+from privypurse.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from privypurse.audit.result import AuditResult
+    from privypurse.audit.subject import Subject
+
+SHORT = "attack a training by a plan, and compare what is proved with what is claimed"
+LONG = """\
+Attack a training by a plan, and compare what the attack proves with the ε that the plan claims.
+
+An audit is a run of its own: it trains anew by the plan, with the same noise, rates, clip norms, divisor and steps,
+on made-up records, drawn from the public ranges and categories of the run. Nobody's data is read, nobody is charged,
+and its model is thrown away. Of a run's folder the run's own network is trained; a plan's file has none beside it,
+and a small one stands in.
+
+--attack canaries (default): in one training records are planted whose presence shows as much as any record's can,
+half of them by coins, and an attacker who sees every step guesses who is in. Three readings by budget group:
+  guesses          a lower bound of ε (Steinke, Nasr & Jagielski 2023)
+  f-dp             a tighter one, by the plan's own curve with σ scaled (Mahloujifar, Melis & Chaudhuri 2025)
+  gaussian scores  an estimate that supposes normal scores; it decides nothing
+The reading that decides is named beforehand: --verdict.
+
+--attack small-runs: a tiny model is trained thousands of times by the plan, with one person of each group and
+without; half of the runs choose a test, the other half is counted. It proves more than canaries where steps are few.
+
+--attack lira, --attack loss: some models are trained on halves of the made-up records, and an attacker who sees only
+what they answer says who was in (Carlini et al. 2022; Yu et al. 2023). No bound: a small ε leaves them guessing, and
+an AUC near 0.5 is what to expect. Flagged is an AUC that the claim allows nobody.
+
+Exit code: 0 cleared, 1 flagged (some group's bound is above the claim), 2 wrong input, 130 Ctrl-C. Cleared means that
+this attack found nothing; it is no proof. What is found goes into a folder of its own, as audit.json.
+
+examples:
+  privypurse audit plan.json
+  privypurse audit privypurse-run --canaries 5000 -o audit
+  privypurse audit plan.json --attack small-runs --runs 20000"""
+
+
+class Audit(Protocol):
+    """An attack that is ready to begin."""
+
+    @property
+    def cost(self) -> str:
+        """What it will take: trainings and seconds."""
+        ...
+
+    def run(self, progress: Progress | None = None) -> AuditResult: ...
+
+
+def _canaries(subject: Subject, options: argparse.Namespace) -> Audit:
+    from privypurse.audit.canary_audit import CanaryAudit
+
+    return CanaryAudit(
+        subject,
+        canaries=options.canaries,
+        groups=options.groups,
+        confidence=options.confidence,
+        verdict=options.verdict,
+        device=options.device,
+    )
+
+
+def _small_runs(subject: Subject, options: argparse.Namespace) -> Audit:
+    from privypurse.audit.small_runs_audit import SmallRunsAudit
+
+    return SmallRunsAudit(subject.plan, runs=options.runs, groups=options.groups, confidence=options.confidence)
+
+
+def _membership(subject: Subject, options: argparse.Namespace) -> Audit:
+    from privypurse.audit.membership_audit import MembershipAudit
+
+    return MembershipAudit(
+        subject,
+        attack=options.attack,
+        models=options.models,
+        groups=options.groups,
+        confidence=options.confidence,
+        device=options.device,
+    )
+
+
+ATTACKS: dict[str, Callable[[Subject, argparse.Namespace], Audit]] = {
+    "canaries": _canaries,
+    "small-runs": _small_runs,
+    "lira": _membership,
+    "loss": _membership,
+}
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("subject", metavar="PLAN|RUN", type=Path, help="a plan's file, or the folder of a run")
+    command.add_argument("--attack", choices=[*ATTACKS], default="canaries", help="default: canaries")
+    command.add_argument("-o", "--out", metavar="FOLDER", type=Path, default=Path("privypurse-audit"))
+    command.add_argument("--canaries", type=int, default=2000, metavar="N", help="of each group (default: 2000)")
+    command.add_argument(
+        "--runs", type=int, metavar="N", help="small runs, of each kind (default: 5000, if they fit)"
+    )
+    command.add_argument("--models", type=int, default=16, metavar="N", help="for lira and loss, even (default: 16)")
+    command.add_argument("--groups", type=int, default=4, metavar="N", help="budget groups at most (default: 4)")
+    command.add_argument("--confidence", type=float, default=0.95, metavar="P", help="of each bound (default: 0.95)")
+    command.add_argument("--verdict", choices=["f-dp", "guesses"], default="f-dp", help="decides (default: f-dp)")
+    said = "made-up people beside those who are attacked (default: 2000)"
+    command.add_argument("--others", type=int, default=2000, metavar="N", help=said)
+    command.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda, or auto (default)")
+    command.add_argument("--real", action="store_true", help="on members instead: not built yet, and refused")
+    add_trust_option(command)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    if options.real:
+        raise InvalidInput(
+            "--real would attack a training on members, which is a use that people pay for, reserved in the ledger; "
+            "it is not built yet. Leave it out: the audit then trains on made-up records, by the same code"
+        )
+    need("audit")
+    from privypurse.audit.result import FILE
+    from privypurse.audit.subject import subject_of
+
+    if (options.out / FILE).exists():
+        raise InvalidInput(f"{options.out} holds an audit already; name another folder with -o, or remove it")
+    subject = subject_of(options.subject, others=options.others, trust_code=options.trust_code)
+    audit = ATTACKS[options.attack](subject, options)
+    say(console, f"{options.attack}: {audit.cost}")
+    with bar(console, "attacking") as progress:
+        result = audit.run(progress)
+    _show(result, console)
+    say(console, f"written to {result.save(options.out)}")
+    return 1 if result.flagged else 0
+
+
+def _show(result: AuditResult, console: Console) -> None:
+    table = Table(title=f"audit: {result.attack}, on {result.data} records", title_justify="left")
+    found = [name for name in ("guesses", "f-dp", "gaussian scores") if any(name in g.bounds for g in result.groups)]
+    heads = {"guesses": "guesses ≥", "f-dp": "f-dp ≥", "gaussian scores": "gaussian ≈"}
+    for name in ("group", "ε claimed", *(heads[name] for name in found), "AUC", ""):
+        table.add_column(name, justify="right")
+    for group in result.groups:
+        bounds = ["" if name not in group.bounds else f"{group.bounds[name]:.3f}" for name in found]
+        auc = "" if group.auc is None else f"{group.auc:.3f}"
+        table.add_row(
+            group.name, f"{group.claimed_epsilon:.3f}", *bounds, auc, "FLAGGED" if group.flagged else "cleared"
+        )
+    console.print(table)
+    for sentence in result.words:
+        say(console, sentence)

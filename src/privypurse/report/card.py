@@ -1,0 +1,97 @@
+"""A model card for Hugging Face: what the model is, what it is for, and a section on privacy."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from typing import Any
+
+from privypurse.accounting.attacker_words import attacker_words
+from privypurse.errors import InvalidInput
+from privypurse.report.facts import PublicFacts
+from privypurse.report.registry import deployment
+from privypurse.runs.about import NOT_STATED
+
+_HEAD = """\
+---
+library_name: pytorch
+tags:
+- differential-privacy
+- personalised-differential-privacy
+- privypurse
+---
+"""
+_SEEDED = "**This run was seeded, so its noise can be repeated and taken off: a test, NOT private.**"
+
+
+def model_card(facts: PublicFacts) -> str:
+    """The card as Markdown, of public facts alone."""
+    if facts.answer is not None:
+        raise InvalidInput("an answer has no model, so there is no card of it; write its registry file instead")
+    about = facts.about
+    sections = [
+        _HEAD,
+        f"# {_plain(about.get('name', NOT_STATED) if _stated(about.get('name')) else f'Model of {facts.data}')}\n",
+        f"{_plain(about.get('description', NOT_STATED))}\n",
+        "## Intended use\n",
+        f"{_plain(about.get('purpose', NOT_STATED))}\n",
+        "## Privacy\n",
+        *_privacy(facts),
+        "## Evaluation\n",
+        _evaluation(facts),
+        "## Who answers for it\n",
+        _table((name.capitalize(), about.get(name, NOT_STATED)) for name in ("controller", "contact", "legal basis")),
+    ]
+    return "\n".join(sections).rstrip() + "\n"
+
+
+def _privacy(facts: PublicFacts) -> list[str]:
+    if facts.seeded:
+        return [f"{_SEEDED}\n"]
+    entry = deployment(facts)["deployment"]
+    loss, told = entry["privacy_loss"], entry["privacy_loss"].get("privacy_parameters", {})
+    rows = (
+        ("Largest ε that may be told", _number(told.get("epsilon"))),
+        ("δ", _number(told.get("delta"))),
+        ("Privacy unit", loss["privacy_unit"]),
+        ("Neighbouring data sets", loss["privacy_unit_details"]),
+        ("Not protected", entry["dp_variant"]["unprotected_quantities"]),
+        ("Mechanism", entry["implementation"]["mechanisms"]),
+        ("Accounting", entry["accounting"]["composition"]),
+        ("Trust", entry["deployment_model"]["actors"]),
+        ("Over several uses", entry["deployment_model"]["release_type_details"]),
+        ("Before training", entry["implementation"]["preprocessing_and_hyperparameter_tuning"]),
+    )
+    words = [f"{_plain(loss['privacy_parameters_details'])}\n"]
+    if {"epsilon", "delta"} <= set(told):
+        said = attacker_words(told["epsilon"], told["delta"])
+        words.append(f"In plain words, at the largest ε: {said}.\n")
+    return [*words, _table(rows)]
+
+
+def _evaluation(facts: PublicFacts) -> str:
+    """Figures of public or released records; others are nobody else's business."""
+    test = facts.test or {}
+    rows = [(name, f"{test[name]:.4g}") for name in ("accuracy", "loss") if isinstance(test.get(name), int | float)]
+    if not rows:
+        return f"{NOT_STATED}: there are no figures of public records.\n".capitalize()
+    return _table([*rows, ("measured on", str(test.get("about", NOT_STATED)))])
+
+
+def _number(value: float | None) -> str:
+    return NOT_STATED if value is None else f"{value:g}"
+
+
+def _table(rows: Iterable[tuple[str, Any]]) -> str:
+    lines = [f"| {_plain(name)} | {_plain(str(said))} |" for name, said in rows]
+    return "\n".join(["| | |", "| --- | --- |", *lines]) + "\n"
+
+
+def _stated(text: str | None) -> bool:
+    return text is not None and text != NOT_STATED
+
+
+def _plain(text: str) -> str:
+    """In one line, as it is: no mark-up of HTML, Markdown or a table."""
+    flat = html.escape(" ".join(text.split()), quote=False)
+    return "".join(f"\\{one}" if one in "\\`*_[]|#" else one for one in flat)

@@ -1,0 +1,1 @@
+"""A finished run looked at again: what was certified is recomputed, and every file compared with what was written."""

@@ -1,0 +1,123 @@
+"""Two passes compared, layer by layer: does a record come out of both the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from privypurse.training.gradients.numerics import at_least_float32
+
+# Two results are the same if they differ by no more than these shares: of what records differ by, and of the largest
+# entry. First in full floats, then where shorter ones may enter.
+_SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
+
+# Passes of one shape add up in one order, so that even short floats come out the same for a record that stands beside
+# others. On average over all entries they may differ by these shares: of what records differ by, and of their size.
+_SAME_ON_AVERAGE = (1e-3, 1e-4)
+
+_BY_CHANCE = 0.1  # of the size of what comes back: no more than this is put down to the order of a GPU's threads
+_AGAIN = 8  # times at most that a pass is repeated to see what it differs by from itself: often by nothing
+
+MODEL = "what the model gives"
+
+_SUMS = 1024  # of what a layer gets and gives are kept for each record
+_GOLDEN = (5**0.5 - 1) / 2
+
+Seen = list[tuple[str, Tensor]]
+"""What every watched layer got and gave, and the model at the end."""
+
+
+def first_changed(
+    whole: Seen, other: Seen, rows: Tensor, again: Callable[[], Seen] | None = None, moved: bool = False
+) -> str | None:
+    """The first layer for which these rows, the first ones if ``other`` has no more, are not the same in both.
+
+    Rows that were ``moved`` to other places may be added up in another order, as may those of another number of
+    records. ``again`` is the pass of ``whole`` once more, asked for on a GPU alone: it adds up some sums (of
+    attention, in the backward pass) in whatever order threads come, and what equal passes differ by tells nothing of
+    other records.
+    """
+    name = _first_changed(whole, other, rows, None, moved)
+    if name is None or again is None or not whole[0][1].is_cuda:
+        return name
+    by_itself: list[Tensor] | None = None
+    for _ in range(_AGAIN):
+        repeated = again()
+        if len(repeated) != len(whole):
+            break
+        apart = [_apart(one, now) for (_, one), (_, now) in zip(whole, repeated, strict=True)]
+        by_itself = apart if by_itself is None else list(map(torch.maximum, by_itself, apart))
+        name = _first_changed(whole, other, rows, by_itself, moved)
+        if name is None:
+            break
+    return name
+
+
+def _first_changed(whole: Seen, other: Seen, rows: Tensor, by_itself: list[Tensor] | None, moved: bool) -> str | None:
+    names: list[str] = []
+    changed: list[Tensor] = []
+    most = int(rows[-1]) + 1
+    index = {one.device: rows.to(one.device) for _, one in whole}
+    for place, ((name, one), (_, two)) in enumerate(zip(whole, other, strict=False)):
+        if one.shape[:1] < (most,) or (name == MODEL and not one.is_floating_point()):
+            continue
+        mine, now = one[index[one.device]], two[index[one.device]]
+        if mine.shape == now.shape:
+            alone = one.new_zeros((1,), dtype=torch.float64) if by_itself is None else by_itself[place]
+            one_shape = one.shape == two.shape and not moved
+            verdict = _changed(mine, now, one, alone, one_shape=one_shape)
+            changed.append(verdict.to(whole[0][1].device))
+            names.append(name)
+    verdicts = torch.stack(changed).tolist() if changed else []  # a GPU is asked once
+    return next((name for name, verdict in zip(names, verdicts, strict=True) if verdict), None)
+
+
+def _apart(mine: Tensor, now: Tensor) -> Tensor:
+    """By how much finite entries differ."""
+    return torch.where(torch.isfinite(mine) & torch.isfinite(now), mine - now, 0.0).double().abs()
+
+
+def _changed(mine: Tensor, now: Tensor, whole: Tensor, by_itself: Tensor, *, one_shape: bool) -> Tensor:
+    """Whether rows of ``whole`` came out differently, by more than the order of a sum explains.
+
+    What they differ by ``by_itself`` counts threefold, and up to a share of their size.
+    """
+    if not whole.is_floating_point():
+        return (mine != now).any()
+    finite = torch.where(torch.isfinite(whole), whole, 0.0).double()
+    apart = (finite - finite[:1]).abs()
+    by, size = _apart(mine, now), finite.abs()
+    device = whole.device.type
+    full = device == "cpu" and whole.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device)
+    if by.numel() == 0:
+        return torch.zeros((), dtype=torch.bool, device=whole.device)
+    of_spread, of_largest = _SAME[full]
+    chance = torch.minimum(3 * by_itself.max(), _BY_CHANCE * size.max())
+    changed = by.max() > torch.maximum(of_spread * apart.max(), of_largest * size.max()) + chance
+    if not one_shape:
+        return changed
+    chance = torch.minimum(3 * by_itself.mean(), _BY_CHANCE * size.mean())
+    return changed | (by.mean() > _SAME_ON_AVERAGE[0] * apart.mean() + _SAME_ON_AVERAGE[1] * size.mean() + chance)
+
+
+def digest(value: Tensor) -> Tensor:
+    """The rows, or sums over parts of each, with weights that are like none of a model's: copies are too much.
+
+    What a layer gives does not tell what it is given while its weights are zero, as they often are at first.
+    """
+    if not value.is_floating_point() or value.dim() < 2 or value.shape[1:].numel() <= _SUMS:
+        return value.detach().clone()
+    rows = at_least_float32(value).flatten(1)
+    rows = rows * _weights(rows.shape[1], rows.device, rows.dtype)
+    parts = functional.pad(rows, (0, -rows.shape[1] % _SUMS)).reshape(rows.shape[0], _SUMS, -1).sum(dim=2)
+    return parts if rows.dtype == value.dtype else parts.to(torch.bfloat16)  # which are then compared as short floats
+
+
+@lru_cache(maxsize=8)
+def _weights(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    places = torch.arange(1, size + 1, dtype=torch.float64, device=device)
+    return ((places * _GOLDEN).frac() - 0.5).to(dtype)

@@ -1,0 +1,67 @@
+"""What a call of ``train`` did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privypurse import _notebooks
+from privypurse.training.callbacks import Figures
+from privypurse.training.individual.spending import Spending
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a call of ``train`` did."""
+
+    steps: int
+    """Steps of the plan that are taken now, those of earlier calls included."""
+    resumed_from: int
+    """How many were taken before this call."""
+    seconds: float
+    how: str
+    """The path that was taken: "captured" (a CUDA graph on data that stays on the device) or "eager"."""
+    spending: Spending | None = None
+    """What each person spent, with individual accounting. Sensitive."""
+    left_out: int = 0
+    """How often somebody was drawn and contributed nothing, since their gradient was not finite. Internal."""
+    run_id: str | None = None
+    """The run's name in its ledger."""
+    history: tuple[Figures, ...] = ()
+    """Step by step, as often as it was validated, or ten times: learning rate, public ε, what validation found."""
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what may be told, and below it what is internal.
+
+        Durations, who contributed nothing, and figures of people who were not charged are internal (rule 6).
+        """
+        resumed = f"{self.resumed_from:,} of them before this call" if self.resumed_from else ""
+        run = "" if self.run_id is None else f"run {self.run_id} of its ledger"
+        public = tuple(figures.public for figures in self.history)
+        left = f"{self.left_out:,} times somebody was drawn and contributed nothing" if self.left_out else ""
+        return _notebooks.shown(
+            f"Trained: {self.steps:,} steps ({self.how})",
+            _notebooks.lines((resumed, run)),
+            _course(public, "as it may be told"),
+            _notebooks.shown(
+                "Of the people in training and in tests",
+                _notebooks.lines((f"{self.seconds:.1f} seconds", left)),
+                _course(
+                    self.history if public != self.history else (), "with figures of people who were not charged"
+                ),
+                "" if self.spending is None else self.spending._repr_html_(),
+                internal=True,
+            ),
+        )
+
+
+def _course(history: tuple[Figures, ...], caption: str) -> str:
+    """Learning rate, public cap, and what validation found, step by step."""
+    names = list(dict.fromkeys(name for figures in history for name in figures.validation))
+    capped = any(figures.epsilon is not None for figures in history)
+    columns = ["step", "learning rate", *(["ε at most"] if capped else []), *names]
+    rows = []
+    for figures in history:
+        cap = [] if not capped else ["" if figures.epsilon is None else f"{figures.epsilon:g}"]
+        found = [f"{figures.validation[name]:.4g}" if name in figures.validation else "" for name in names]
+        rows.append([f"{figures.step:,}", f"{figures.learning_rate:.4g}", *cap, *found])
+    return _notebooks.table(columns, rows, caption)

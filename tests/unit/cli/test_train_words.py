@@ -1,0 +1,128 @@
+"""What `privypurse train` says: of columns that nobody could read, and of a test in the target's units."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import privypurse as pp
+from privypurse import cli
+
+CONFIG = """
+[data]
+table = "people.csv"
+person = "id"
+held_out = {{ share = 0.3 }}
+{target}
+[data.features]
+age = {{ low = 18, high = 90 }}
+town = ["Oslo", "Rome"]
+since = {{ low = 2015-01-01, high = 2025-12-31 }}
+[budgets]
+epsilon = "epsilon"
+[plan]
+steps = 2
+batch_size = 10
+accountant = "rdp"
+[model]
+kind = "mlp"
+hidden = []
+[optimizer]
+name = "SGD"
+lr = 0.1
+"""
+
+
+@pytest.fixture(autouse=True)
+def people(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        [f"p{i}", 18 + i, ("Oslo", "Rome")[i % 2], "2020-01-02", ("no", "yes")[i % 2], 10 * i, 1 + i % 2]
+        for i in range(60)
+    ]
+    with Path("people.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["id", "age", "town", "since", "left", "cost", "epsilon"], *rows])
+
+
+def said(capsys, target, *changes):
+    text = Path("people.csv").read_text(encoding="utf-8")
+    for old, new in changes:
+        text = text.replace(old, new)
+    Path("people.csv").write_text(text, encoding="utf-8")
+    Path("config.toml").write_text(CONFIG.format(target=target), encoding="utf-8")
+    assert cli.main(["train", "config.toml"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+CLASSES = 'label = "left"\nclasses = ["no", "yes"]'
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "changes"),
+    [
+        (None, CLASSES, ()),
+        (None, CLASSES, [(f"p{i},{18 + i},", f"p{i},,") for i in range(1, 60)]),  # one cell is enough
+        ("since", CLASSES, [("2020-01-02", "02.01.2020")]),
+        ("town", CLASSES, [("Oslo", "oslo"), ("Rome", "rome")]),
+        ("left", CLASSES.replace("no", "No").replace("yes", "Yes"), ()),
+    ],
+)
+def test_a_column_that_nothing_was_read_of_is_told_before_the_first_step(capsys, column, target, changes):
+    words = said(capsys, target, *changes)
+    assert re.findall(r"Of '(\w+)' no cell", words) == ([] if column is None else [column])
+    if column is not None:
+        assert words.index("no cell of the people") < words.index("steps taken")
+
+
+def test_a_test_is_told_in_the_targets_own_units(capsys):
+    words = said(capsys, 'label = "cost"\nrange = { low = 0, high = 600 }')
+    test = json.loads(Path("privypurse-run/test.json").read_text(encoding="utf-8"))
+    assert f"test error {test['mean_absolute_error']:.4g} on average, R² {test['r_squared']:.3f}, test loss" in words
+
+
+def test_every_flag_has_its_accuracy(capsys):
+    words = said(capsys, 'labels = ["left", "cost"]')
+    test = json.loads(Path("privypurse-run/test.json").read_text(encoding="utf-8"))
+    assert test["labels"]["cost"] is None  # no flag
+    assert f"test accuracy left {test['labels']['left']['accuracy']:.2%}, test loss" in words
+
+
+def test_a_date_in_quotes_is_told_from_a_number(capsys):
+    Path("config.toml").write_text(
+        CONFIG.format(target=CLASSES).replace("low = 2015-01-01", 'low = "2015-01-01"'), encoding="utf-8"
+    )
+    assert cli.main(["train", "config.toml"]) == 2
+    assert "since low is a date in quotes; write it without them" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_the_same_and_leaves_nothing(capsys, monkeypatch):
+    monkeypatch.setattr("privypurse.runs.training_run.train", None)  # not called
+    Path("config.toml").write_text(CONFIG.format(target=CLASSES.replace("no", "No")), encoding="utf-8")
+    before = sorted(Path().iterdir())
+    assert cli.main(["train", "config.toml", "--dry-run"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "noise multiplier" in words
+    assert "numbers of each row: the first of `suggest --layers`" in words
+    assert "nothing was trained, charged or written" in words
+    assert sorted(Path().iterdir()) == before
+
+
+def test_a_dry_run_under_a_ledger_charges_nobody_and_keeps_no_plan(capsys):
+    ledger = pp.Ledger.create("sqlite:///p.db", epsilons=[1, 2], delta=1e-5, key="l.key")
+    ledger.import_table("people.csv", person="id", dry_run=False)
+    entries = ledger.show().entries
+    text = CONFIG.format(target=CLASSES).replace("steps = 2", "steps = 2\nat_most = 0.5\nnoise_multiplier = 9.0")
+    Path("config.toml").write_text(text + '[training]\ncheckpoint = "kept"\n', encoding="utf-8")
+    assert cli.main(["train", "config.toml", "--dry-run", "--ledger", "sqlite:///p.db", "--key", "l.key"]) == 0
+    assert not Path("kept").exists()
+    assert ledger.show().entries == entries
+
+
+def test_a_dry_run_asks_nobody_about_ranges(capsys):
+    """Who is asked pays, before there is a plan."""
+    text = CONFIG.format(target=CLASSES).replace('["Oslo", "Rome"]', '{ values = "estimated" }')
+    Path("config.toml").write_text(text + "[private_ranges]\nshare = 0.1\n", encoding="utf-8")
+    assert cli.main(["train", "config.toml", "--dry-run"]) == 2
+    assert "--dry-run is given beside [private_ranges]" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Public facts come from public files alone, and follow from nobody: not from their data, and where presence is
+protected not from their budget or presence either."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import privypurse as pp
+from privypurse.errors import PrivyPurseWarning
+from privypurse.report.facts import PublicFacts, internal_facts, public_facts
+from privypurse.runs.folder import RunFolder
+from run_folders import trained
+
+PRESENCE = "noise_multiplier = 3.0"
+
+
+def without_noise(facts: PublicFacts) -> PublicFacts:
+    """All but what the model, whose noise people paid for, says on public records."""
+    assert facts.test is not None
+    return replace(facts, test=None)
+
+
+def constant_files(folder: Path) -> dict[str, bytes]:
+    """The public files without the model, and what it says."""
+    listed = json.loads((folder / "public.json").read_text("utf-8"))["files"]
+    assert {"model.pt", "test.json"} < set(listed)
+    return {name: (folder / name).read_bytes() for name in listed if name not in ("model.pt", "test.json")}
+
+
+def assert_alike(one: Path, other: Path) -> None:
+    assert without_noise(public_facts(one)) == without_noise(public_facts(other))
+    assert constant_files(one) == constant_files(other)
+
+
+@pytest.mark.parametrize(
+    ("plan", "changed"),
+    [("", "other data"), (PRESENCE, "other data"), (PRESENCE, "other budget"), (PRESENCE, "absent")],
+)
+def test_public_facts_follow_from_nobody(runs: Callable[..., Path], plan: str, changed: str) -> None:
+    assert_alike(runs("all", plan), runs(changed, plan))
+
+
+TELLING = {
+    "people": ("absent", lambda plan: plan.people),
+    "largest ε": ("other budget", lambda plan: float(plan.levels.epsilon.max())),
+    "occupied levels": ("other budget", lambda plan: len(plan.levels)),
+}
+
+
+@pytest.mark.parametrize("what", TELLING)
+def test_a_fact_that_follows_from_people_would_be_seen(runs: Callable[..., Path], tmp_path: Path, what: str) -> None:
+    changed, value = TELLING[what]
+    copies = [Path(shutil.copytree(runs(name, PRESENCE), tmp_path / name)) for name in ("all", changed)]
+    assert_alike(*copies)
+    for copy in copies:
+        folder, told = RunFolder.open(copy), json.loads((copy / "facts.json").read_text("utf-8"))
+        folder.add_json("facts.json", {**told, what: value(pp.Plan.load(copy / "plan.json"))}, public=True)
+    with pytest.raises(AssertionError):
+        assert_alike(*copies)
+
+
+def test_public_facts_need_no_internal_file(run: Path, tmp_path: Path) -> None:
+    """Passed on as public.json says, a run tells the same; what is internal is not even there."""
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for name in ("public.json", *json.loads((run / "public.json").read_text("utf-8"))["files"]):
+        shutil.copy(run / name, alone / name)
+    assert public_facts(alone) == public_facts(run)
+
+
+def test_public_facts_are_what_was_chosen_in_public(run: Path) -> None:
+    facts = public_facts(run)
+    assert facts.levels == {"strict": 1.0, "medium": 2.0, "relaxed": 4.0}  # nobody is relaxed: that is not told
+    assert (facts.fixed_steps, facts.batch_size, facts.clip_norm, facts.delta) == (6, 10, 1.0, 1e-5)
+    assert (facts.unit, facts.protects, facts.accountant, facts.epsilon) == ("person", "data", "rdp", 4.0)
+    assert facts.noise_multiplier is None  # solved from everybody's budgets
+    assert facts.test is not None
+    assert facts.test["records"] == 5
+
+
+def test_noise_is_public_where_nobodys_budget_moved_it(tmp_path: Path) -> None:
+    facts = public_facts(trained(tmp_path, plan=PRESENCE + "\nat_most = 1.5"))
+    assert (facts.noise_multiplier, facts.protects, facts.at_most, facts.epsilon) == (3.0, "presence", 1.5, 1.5)
+
+
+def test_steps_that_tell_how_many_people_there_are_stay_inside(tmp_path: Path) -> None:
+    folder = trained(tmp_path, plan="epochs = 1.5", training="validate_every = 2")
+    assert public_facts(folder).steps is None
+    assert '"steps"' not in (folder / "facts.json").read_text("utf-8")
+    assert '"step"' not in (folder / "test.json").read_text("utf-8")
+    assert internal_facts(folder).shown.steps == 6  # 1.5 · 40 people / 10
+
+
+def test_internal_facts_are_everything(run: Path) -> None:
+    facts = internal_facts(run)
+    plan = pp.Plan.load(run / "plan.json")
+    assert facts.plan is not None
+    assert facts.plan.digest() == plan.digest()
+    assert facts.shown.noise_multiplier == plan.noise_multiplier
+    assert facts.promised is not None
+    assert facts.spent is not None
+    assert sorted(facts.promised.tolist()) == [1.0] * 20 + [2.0] * 20
+    assert (facts.spent <= facts.promised).all()
+    groups = facts.by_group["groups"]
+    assert groups["kind"]["a"]["mean_epsilon"] == pytest.approx(facts.spent[facts.promised == 1].mean(), rel=1e-5)
+    assert {name: each["records"] for name, each in groups["answer"].items()} == {"no": 26, "yes": 14}
+    against = facts.by_group["against_loss"]
+    assert np.sum(against["counts"]) == 40
+
+
+def test_a_seeded_run_has_no_public_facts(tmp_path: Path) -> None:
+    with pytest.warns(PrivyPurseWarning, match="for tests only"):
+        folder = trained(tmp_path, training="seed = 0")
+    with pytest.raises(pp.InvalidInput, match=r"holds nothing that may be shown.*internal edition"):
+        public_facts(folder)
+    assert internal_facts(folder).shown.seeded

@@ -1,0 +1,240 @@
+"""The report of a run: whole in itself, in NIST's order, and its public edition follows from nobody."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import privypurse as pp
+from command_line import done
+from components import require
+from page_checks import Page, complaints, contrast
+from privypurse.audit.result import AuditResult, Cost, Group, Roc
+from privypurse.runs.folder import RunFolder
+
+require("report")
+from privypurse import _pages  # noqa: E402
+from privypurse.report import charts, page, sections  # noqa: E402
+from privypurse.report.facts import internal_facts, public_facts  # noqa: E402
+
+HOSTILE = '"><script>alert(1)</script><img src=//example.org/x onerror=y>'
+PRESENCE = "noise_multiplier = 3.0"
+
+
+def audit(names: tuple[str, ...] = ("strict", "medium", "relaxed"), data: str = "made up") -> AuditResult:
+    roc = Roc(false_positive_rate=(0.0, 0.1, 1.0), true_positive_rate=(0.0, 0.2, 1.0))
+    bounds = {"guesses": 0.3, "f-dp": 0.6, "gaussian scores": 0.9}
+    groups = tuple(
+        Group(name=name, claimed_epsilon=1.0, delta=1e-5, flagged=False, bounds=bounds, auc=0.55, roc=roc)
+        for name in names
+    )
+    fixed = {"confidence": 0.95, "delta": 1e-5, "verdict_reading": "f-dp", "cost": Cost(trainings=1, seconds=2.0)}
+    edition = "internal" if data == "members" else None
+    return AuditResult(attack="canaries", data=data, groups=groups, edition=edition, **fixed)
+
+
+def text_of(html: str) -> str:
+    return " ".join(Page.of(html).texts["main"][0].split())
+
+
+def charts_of(html: str) -> list[str]:
+    return [each["id"] for each in Page.of(html).all("div") if each.get("class") == "chart"]
+
+
+@pytest.mark.slow
+def test_both_editions_are_whole_in_themselves(run: Path) -> None:
+    public, internal = page.report(run), page.report(run, edition="internal", audit=audit())
+    for html in (public, internal):
+        assert complaints(html, drawing=True) == []
+        assert len(html) < 5_000_000
+    assert charts_of(public) == ["levels", "test"]
+    every = ["levels", "certified", "steps", "rates", "bounds", "roc", "test", "individual", "against-loss"]
+    assert charts_of(internal) == [*every, "group-0", "group-1", "active"]
+
+
+def test_it_goes_in_the_order_that_nist_weighs_a_claim_in(run: Path) -> None:
+    said = text_of(page.report(run))
+    order = (
+        "ε δ Variant|Privacy unit|Neighbouring data sets|Method|Noise multiplier|Accountant|Audit|Accuracy|"
+        "Trust model|Side channels|Randomness and floating point|Tuning|Released"
+    )
+    places = [said.index(word.split()[-1] if word.startswith("ε") else word) for word in order.split("|")]
+    assert places == sorted(places)
+    assert "Audit not stated" in said
+    assert "Controller not stated" in said
+
+
+@pytest.mark.slow
+def test_each_chart_has_a_sentence_and_its_numbers(run: Path) -> None:
+    for section in page.internal_sections(internal_facts(run), audit()):
+        for chart in section.charts:
+            assert chart.sentence.endswith(".")
+            assert chart.rows
+            assert {len(row) for row in chart.rows} == {len(chart.columns)}
+            drawn = json.loads(chart.item())
+            names = {each.name for each in chart.draw().renderers}
+            assert set(chart.legend) <= names
+            assert drawn["target_id"] == chart.key
+
+
+def test_certified_is_what_the_plan_costs(run: Path) -> None:
+    [chart] = [c for s in page.internal_sections(internal_facts(run)) for c in s.charts if c.key == "steps"]
+    plan = pp.Plan.load(run / "plan.json")
+    assert [float(cell) for cell in chart.rows[-1][1:]] == pytest.approx(plan.spent_by_level(), abs=1e-4)
+    assert chart.rows[-1][0] == "6"
+
+
+@pytest.mark.parametrize(
+    ("plan", "changed"),
+    [("", "other data"), (PRESENCE, "other data"), (PRESENCE, "other budget"), (PRESENCE, "absent")],
+)
+def test_the_public_page_follows_from_nobody(runs: Callable[..., Path], plan: str, changed: str) -> None:
+    """All of it but what the model, whose noise is paid for, says on public records."""
+    one, other = (replace(public_facts(runs(name, plan)), test=None) for name in ("all", changed))
+    pages = [page._page(facts, page.public_sections(facts), page.Edition.PUBLIC) for facts in (one, other)]
+    assert pages[0] == pages[1]
+
+
+def test_a_head_count_on_the_public_page_would_be_seen(
+    runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = sections.handling
+    people = {name: internal_facts(runs(name, PRESENCE)).plan.people for name in ("all", "absent")}  # type: ignore[union-attr]
+    pages = []
+    for name in ("all", "absent"):
+        count = ("People", f"{people[name]:,}")
+        monkeypatch.setattr(sections, "handling", lambda facts, c=count: replace(honest(facts), facts=(c,)))
+        facts = replace(public_facts(runs(name, PRESENCE)), test=None)
+        pages.append(page._page(facts, page.public_sections(facts), page.Edition.PUBLIC))
+    assert pages[0] != pages[1]
+
+
+def test_the_public_page_is_made_of_public_files_alone(run: Path, tmp_path: Path) -> None:
+    for name in ("public.json", *json.loads((run / "public.json").read_text("utf-8"))["files"]):
+        shutil.copy(run / name, tmp_path / name)
+    assert page.report(tmp_path) == page.report(run)
+
+
+def test_the_public_page_tells_no_count_duration_digest_or_solved_noise(run: Path) -> None:
+    facts, said = internal_facts(run), text_of(page.report(run))
+    assert "not told: it was solved from everybody's budgets" in said
+    plan = facts.plan
+    assert plan is not None
+    hidden = [f"{plan.noise_multiplier:.4g}", plan.digest()[:12], "Duration", "People"]
+    files = json.loads((run / "run.json").read_text("utf-8"))["files"]
+    hidden += [each["sha256"][:12] for each in files.values()]
+    assert [word for word in hidden if word in said] == []
+    inside = text_of(page.report(run, edition="internal"))
+    assert f"Noise multiplier σ {plan.noise_multiplier:.4g}" in inside
+    assert "People 40" in inside
+    assert "Internal edition: sensitive." in inside
+
+
+def test_an_audit_is_public_only_if_it_tells_of_nobody(runs: Callable[..., Path]) -> None:
+    fixed, solved = runs("all", PRESENCE), runs("all", "")
+    for names in (("strict", "medium", "relaxed"), ("ε = 1", "ε = 2", "ε = 4")):
+        assert "bounds" in charts_of(page.report(fixed, audit=audit(names)))
+    with pytest.raises(pp.InvalidInput, match="attacked people in training"):
+        page.report(fixed, audit=audit(data="members"))
+    with pytest.raises(pp.InvalidInput, match="tell which levels somebody chose"):
+        page.report(fixed, audit=audit(("ε = 1", "ε = 2")))
+    with pytest.raises(pp.InvalidInput, match="bounds tell the noise"):
+        page.report(solved, audit=audit())
+
+
+def test_a_refuted_claim_is_said() -> None:
+    bad = audit()
+    flagged = AuditResult(
+        **{
+            **{name: getattr(bad, name) for name in bad.__struct_fields__},
+            "groups": tuple(
+                Group(**{**{n: getattr(g, n) for n in g.__struct_fields__}, "flagged": g.name == "medium"})
+                for g in bad.groups
+            ),
+        }
+    )
+    section = sections.correctness(flagged, page._of_audit(flagged))
+    assert ("Verdict", "the claim is refuted") in section.facts
+    assert section.charts[0].sentence.startswith("The claim is refuted for medium.")
+
+
+def test_what_others_wrote_stays_text(run: Path) -> None:
+    facts = replace(public_facts(run), data=HOSTILE, levels={HOSTILE: 1.0}, about={"controller": HOSTILE})
+    html = page._page(facts, page.public_sections(facts), page.Edition.PUBLIC)
+    assert complaints(html, drawing=True) == []
+    assert len(Page.of(html).all("script")) == 2
+
+
+def test_series_are_seen_on_their_ground() -> None:
+    base, own = _pages._source("page.css"), _pages._source("report.css")
+    grounds = [part.split(";")[0].strip() for part in base.split("--ground:")[1:3]]
+    for ground, line in zip(grounds, [line for line in own.splitlines() if "--series-1:" in line], strict=True):
+        found = [part.split(";")[0].strip() for part in line.split(": #")[1:]]
+        assert len(found) == len(charts.SERIES)
+        assert min(contrast(f"#{colour}", ground) for colour in found) >= 3
+
+
+@pytest.mark.slow
+def test_on_the_command_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "report.html"
+    said = done(capsys, f"report {run} -o {out}")
+    assert "written to" in said
+    assert out.read_text("utf-8") == page.report(run)
+    audit().save(tmp_path / "audit")
+    said = done(capsys, f"report {run} -o {out} --edition internal --audit {tmp_path / 'audit'}")
+    assert "sensitive" in said
+    assert os.stat(out).st_mode & 0o077 == 0
+    assert "bounds" in charts_of(out.read_text("utf-8"))
+    card, registry = tmp_path / "card.md", tmp_path / "deployment.yaml"
+    said = done(capsys, f"report {run} --card {card} --registry {registry}")
+    assert "report.html" not in said  # no page was asked for
+    assert "## Privacy" in card.read_text("utf-8")
+    assert "deployment:" in registry.read_text("utf-8")
+
+
+def a_federation(folder: Path) -> Path:
+    from dataclasses import asdict
+
+    from privypurse.federated.terms import Terms
+
+    terms = Terms(rounds=4, local_steps=5, noise_multiplier=2.0, batch_size=8, learning_rate=0.1, clients=2)
+    kept = RunFolder.begin(folder, "federate")
+    kept.add_json("terms.json", asdict(terms), public=True)
+    facts = {"data": "adult", "unit": "record", "seeded": True, "promise": "seeded: NOT private."}
+    kept.add_json("facts.json", facts, public=True)
+    kept.add_json("metrics.json", {**facts, "rounds": [{"round": k, "accuracy": k / 10} for k in (1, 2, 3, 4)]})
+    accounts = {name: {"joined": 3, "granted": [1.0, 2.0], "spent": [0.5, 1.9]} for name in ("north", "south")}
+    kept.add_json("accounts.json", accounts)
+    return folder
+
+
+def test_a_federation_has_a_report_too(tmp_path: Path) -> None:
+    run = a_federation(tmp_path / "run")
+    public, internal = page.report(run), page.report(run, edition="internal")
+    assert "4 rounds of 5 local steps" in text_of(public)
+    assert "NOT private" in text_of(public)
+    assert "north" not in public
+    assert charts_of(internal) == ["rounds", "clients"]
+    assert "A client may join 4 rounds" in text_of(internal)
+    assert "95.0 %" in text_of(internal)  # the largest share of a budget
+    assert complaints(internal, drawing=True) == []
+
+
+def test_an_answer_has_a_report_too(tmp_path: Path) -> None:
+    kept = RunFolder.begin(tmp_path, "query")
+    cost = {"epsilon": 0.1, "delta": 1e-5}
+    answer = {"value": 12.5, "noise": 20.0, "note": "", "cost": cost, "says": "it costs at most ε = 0.1 at δ = 1e-05"}
+    kept.add_json("answer.json", answer, public=True)
+    html = page.report(tmp_path)
+    assert "It costs at most ε = 0.1" in text_of(html)
+    assert "12.5, noise of standard deviation 20" in text_of(html)
+    assert complaints(html) == []  # nothing to draw: no library
+
+
+def test_an_edition_that_does_not_exist_is_named(run: Path) -> None:
+    with pytest.raises(pp.InvalidInput, match="edition is 'both'; choose 'public' or 'internal'"):
+        page.report(run, edition="both")

@@ -1,0 +1,42 @@
+"""Runs by every method, with filters, caps, epochs and seeds, fit what they claim when they are looked at again."""
+
+import pytest
+
+import privypurse as pp
+from privypurse.runs.config import example, parse_config
+from privypurse.runs.training_run import train_by
+from run_folders import trained
+
+pytestmark = pytest.mark.slow
+
+KINDS = {
+    "scale": {"plan": 'method = "scale"'},
+    "uniform": {"plan": 'method = "uniform"'},
+    "exclude": {"plan": 'method = "exclude"\nthreshold = 1.5'},
+    "curve-fit": {"plan": 'method = "curve-fit"'},
+    "a filter": {
+        "plan": 'extra_steps = 5\nstop = { kind = "few", below = 2, epsilon = 0.1 }',
+        "more": "[individual]\nevery = 2",
+    },
+    "epochs": {"plan": "epochs = 2"},
+    "a cap": {"plan": "at_most = 1.5\nnoise_multiplier = 3.0"},
+    "a seed": {"training": "seed = 1"},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*seed:privypurse.errors.PrivyPurseWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_of_every_kind_fit(tmp_path, kind):
+    found = pp.verify(trained(tmp_path, **KINDS[kind]), table=tmp_path / "people.csv")
+    assert found.sound, str(found)
+    assert {"certified ε", "grants", "table", "facts", "levels"} <= {each.what for each in found.of("fits")}
+    assert ("promise" in {each.what for each in found.of("not checked")}) == (kind == "a seed")
+
+
+def test_simulated_budgets_are_drawn_again(tmp_path):
+    text = example().replace("steps = 1000", "steps = 3").replace('accountant = "pld"', 'accountant = "rdp"')
+    run = train_by(parse_config(text.replace('out = "privypurse-run"', f'out = "{tmp_path}/run"'))).folder
+    assert {each.what for each in pp.verify(run).of("fits")} >= {"grants", "certified ε"}
+    config = (run / "config.toml").read_text(encoding="utf-8")
+    (run / "config.toml").write_text(config.replace("seed = 0 }", "seed = 1 }"), encoding="utf-8")
+    assert {each.what for each in pp.verify(run).of("does not fit")} == {"files", "grants"}

@@ -1,0 +1,112 @@
+"""In notebooks objects show themselves: HTML without script, whatever was written into them; internal is marked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import privypurse as pp
+from made_once import made_once
+from page_checks import Page
+from privypurse import _notebooks
+from privypurse.plans import summary
+from privypurse.plans.under_ledger import Own, PlannedUnderLedger
+from privypurse.queries.answers import Cost
+from privypurse.training.individual.spending import Spending
+
+HARM = "<script>alert('x')</script><img src=x onerror=alert(1)>"
+ALLOWED = {"div", "p", "strong", "span", "ul", "li", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+
+
+@made_once
+def plan():
+    budgets = pp.Budgets([1.0, 2.0, 2.0, 4.0], person=["a", "b", "c", "d"])
+    return pp.plan(budgets, steps=4, batch_size=2, noise_multiplier=3.0, accountant="rdp", at_most=3.0)
+
+
+def parsed(html):
+    """The page, once it is certain that there is nothing in it but text, in elements that do nothing."""
+    page = Page.of(f"<html>{html}</html>")
+    assert page.badly_closed == []
+    assert {tag for tag, _ in page.elements} <= ALLOWED | {"html"}
+    for _, attributes in page.elements:
+        assert set(attributes) <= {"style", "scope"}
+        assert "url" not in attributes.get("style", "")
+        assert "#" not in attributes.get("style", "")  # no colour of its own: it reads in light and dark
+    return page
+
+
+def text(page):
+    return " ".join(" ".join(page.texts["html"]).split())
+
+
+def test_a_plan_shows_its_levels_and_what_it_promises():
+    page = parsed(plan()._repr_html_())
+    for line in summary.facts(plan()):
+        assert line in text(page)
+    assert page.texts["th"] == ["people", "ε promised", "ε certified", "rate", "clip norm"]
+    shown = np.array(page.texts["td"]).reshape(-1, 5)
+    assert shown[:, 0].tolist() == ["1", "2", "1"]
+    assert shown[:, 1].tolist() == ["1", "2", "3"]
+    certified = plan().spent_by_level()
+    assert [float(cell.split()[0]) for cell in shown[:, 2]] == pytest.approx(certified, abs=6e-5)
+    assert _notebooks.SENSITIVE in text(page)
+    assert plan().promise.text in text(page)
+
+
+def test_a_round_and_a_plan_under_a_ledger_have_no_table_of_people():
+    """Who was drawn into a round is a secret, and rates under a ledger follow from what people have left."""
+    part = parsed(replace(plan(), promise="part")._repr_html_())
+    under = PlannedUnderLedger("L", 0.5, np.arange(4), Own.RATE, None)
+    lasting = parsed(replace(plan(), ledger=under)._repr_html_())
+    for page in (part, lasting):
+        assert "td" not in page.texts
+    assert "nothing is shown of them" in text(lasting)
+    assert _notebooks.SENSITIVE in text(lasting)
+
+
+def test_what_is_written_into_a_plan_is_no_mark_up():
+    page = parsed(replace(plan(), method=HARM, notes=(HARM, "</li></ul><b>"))._repr_html_())
+    assert HARM in text(page)
+
+
+def test_an_answer_shows_its_value_and_its_cost():
+    answer = pp.Answer(12.25, 3.0, Cost(0.01, "gdp"), np.array([12.25]), note=HARM, error=2.0)
+    page = parsed(answer._repr_html_())
+    assert "Answer: 12.25" in text(page)
+    assert answer.says in text(page)
+    assert HARM in text(page)
+    assert _notebooks.SENSITIVE not in text(page)  # it was paid for
+    several = pp.Answer(np.arange(60.0), 3.0, Cost(0.01, "gdp"), np.arange(60.0))
+    page = parsed(several._repr_html_())
+    assert page.texts["td"][1::2] == [f"{value:g}" for value in range(50)]
+    assert "the first 50 of 60" in text(page)
+
+
+def test_spending_is_internal_and_nobodys_epsilon_is_worked_out_for_it(monkeypatch):
+    spending = Spending(plan(), np.zeros(4), active=((0, 4), (3, 2)), told=((2, 3.5),))
+    monkeypatch.setattr(Spending, "_epsilon", None)
+    page = parsed(spending._repr_html_())
+    assert _notebooks.SENSITIVE in text(page)
+    assert page.texts["td"] == ["0", "4", "3", "2", "2", "3.5"]
+    assert spending.text in text(page)
+
+
+def test_what_training_did_is_told_apart_from_what_is_internal():
+    inside = pp.Figures(5, 9, None, 0.1, {"accuracy": 0.75, HARM: 1.0}, measured="people")
+    shown = pp.Figures(3, 9, None, 0.2, {"loss": 0.5}, measured="public")
+    done = pp.Trained(5, 2, 12.3, "eager", Spending(plan(), np.zeros(4)), left_out=7, history=(shown, inside))
+    html = done._repr_html_()
+    assert HARM in text(parsed(html))
+    public, internal = html.split(_notebooks.SENSITIVE, 1)
+    for figure in ("0.75", "12.3 seconds", "7 times", "Spending of 4 people"):
+        assert figure not in public
+        assert figure in internal
+    assert "0.5" in public
+    assert "2 of them before this call" in public
+
+
+def test_a_cell_that_is_not_escaped_would_be_seen(monkeypatch):
+    monkeypatch.setattr(_notebooks, "escape", lambda text: text)
+    with pytest.raises(AssertionError):
+        parsed(replace(plan(), notes=(HARM,))._repr_html_())
