@@ -204,7 +204,7 @@ def _require_same(
         raise InvalidInput(
             f"{name} gets another clipped sum in a private step than by autograd, on made-up records: the rule of "
             f"{layer}, or of the module around it, gives another gradient, or the layer is also used in a way that "
-            f"no rule sees (F.linear(x, layer.weight)). {_TRY}"
+            f"no rule sees (F.linear(x, layer.weight)), or the model mixes records (a mean over the batch). {_TRY}"
         )
 
 

@@ -311,7 +311,7 @@ def test_records_that_mix_inside_of_a_part_are_seen() -> None:
             return self.layer(x - x.mean(dim=0))
 
     x, y = data()
-    plan = pp.plan(pp.Budgets(np.full(PEOPLE, 8.0), delta=1e-5), "scale", steps=2, batch_size=4, accountant="rdp")
+    plan = pp.plan(pp.Budgets(np.full(PEOPLE, 8.0), delta=1e-5), "scale", steps=2, batch_size=11, accountant="rdp")
     model = Blocks(again, Centred)
     with pytest.raises(pp.InvalidInput, match="changes with the other records"):
         pp.train(model, torch.optim.SGD(model.parameters(), lr=0.1), TensorDataset(x, y), plan, LOSS)
