@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from privypurse._validate import integer, one_of, real
@@ -22,9 +23,11 @@ from privypurse.audit.families import Family
 from privypurse.audit.result import BOUNDS, AuditResult, Cost, Group, Reading, Roc
 from privypurse.audit.subject import Subject
 from privypurse.errors import PrivyPurseWarning
+from privypurse.plans import Plan
 from privypurse.randomness import randomness
 from privypurse.training.devices import device_of
 from privypurse.training.execution import Execution
+from privypurse.training.ledger_account import Account
 from privypurse.training.loop import train
 
 CANARIES, GROUPS = 2000, 4
@@ -73,12 +76,14 @@ class CanaryAudit:
     def run(self, progress: Progress | None = None) -> AuditResult:
         """Train, score, read."""
         begun = time.perf_counter()
-        canaries, scores = self.trained(progress=progress)
+        on = self.trained if self.subject.members is None else self._trained_on_members
+        canaries, scores = on(progress=progress)
         groups = tuple(self.group(int(level), *canaries.scores(int(level), scores)) for level in self.levels)
         seconds = round(time.perf_counter() - begun, 3)
         return AuditResult(
             attack="canaries",
-            data="made up",
+            data=self.subject.data,
+            edition="internal" if self.subject.data == "members" else None,
             delta=max(group.delta for group in groups),
             confidence=self.confidence,
             verdict_reading=self.verdict,
@@ -88,34 +93,63 @@ class CanaryAudit:
         )
 
     def trained(self, steps: int | None = None, progress: Progress | None = None) -> tuple[Canaries, FloatArray]:
-        """The canaries, and the score of each after so many steps (default: all)."""
-        plan, device = self.subject.plan, device_of(self.device)
-        canaries = Canaries.flipped(self.levels, self.canaries, randomness(self.seed))
+        """The canaries, and the score of each after so many steps (default: all), among made-up people."""
+        subject, canaries = self.subject, self._flipped()
+        plan = canaries.joined(subject.plan, subject.level_of)
+        with _quiet():
+            scores = self._scored(canaries, plan, subject.inputs, subject.labels, steps=steps, progress=progress)
+        return canaries, scores
+
+    def _trained_on_members(self, progress: Progress | None = None) -> tuple[Canaries, FloatArray]:
+        """The same among the people of the run, who are charged first."""
+        members, canaries = self.subject.members, self._flipped()
+        assert members is not None
+        inside = canaries.level[canaries.is_in]
+        with members.charged(strangers=inside.size) as account:
+            return canaries, self._scored(
+                canaries,
+                members.plan.with_strangers(inside),
+                members.inputs,
+                members.labels,
+                progress=progress,
+                max_records_per_person=members.max_records_per_person,
+                ledger=account,
+            )
+
+    def _flipped(self) -> Canaries:
+        return Canaries.flipped(self.levels, self.canaries, randomness(self.seed))
+
+    def _scored(
+        self,
+        canaries: Canaries,
+        plan: Plan,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        steps: int | None = None,
+        progress: Progress | None = None,
+        max_records_per_person: int | None = None,
+        ledger: Account | None = None,
+    ) -> FloatArray:
+        """The score of each canary after a training by the plan: of these records and, behind them, canaries in."""
+        device = device_of(self.device)
         model = WithCanaries(self.subject.model(), len(canaries)).to(device)
         optimizer = self.subject.optimizer(model)
         scored = Scored(plan, canaries, model)
         optimizer.register_step_pre_hook(scored.before_step)
-        with _quiet():
-            train(
-                model,
-                optimizer,
-                self._records(canaries, device),
-                canaries.joined(plan, self.subject.level_of),
-                with_canaries(self.subject.loss_fn, plan.clip_norm),
-                steps=steps,
-                execution=Execution(progress=progress or False),
-                seed=self.seed,
-            )
-        return canaries, scored.scores
-
-    def _records(self, canaries: Canaries, device: torch.device) -> TensorDataset:
-        """The made-up people, and behind them the canaries that are in, whose inputs are blank."""
-        inputs, labels = self.subject.inputs.to(device), self.subject.labels.to(device)
-        numbers = torch.as_tensor(np.flatnonzero(canaries.is_in), device=device)
-        real = torch.full((len(inputs),), len(canaries), dtype=torch.int64, device=device)
-        blank = inputs.new_zeros((len(numbers), *inputs.shape[1:]))
-        some = labels.new_zeros((len(numbers), *labels.shape[1:]))
-        return TensorDataset(torch.cat([inputs, blank]), torch.cat([real, numbers]), torch.cat([labels, some]))
+        train(
+            model,
+            optimizer,
+            _records(inputs.to(device), labels.to(device), canaries),
+            plan,
+            with_canaries(self.subject.loss_fn, plan.clip_norm),
+            max_records_per_person=max_records_per_person,
+            steps=steps,
+            ledger=ledger,
+            execution=Execution(progress=progress or False),
+            seed=self.seed,
+        )
+        return scored.scores
 
     def _seconds_a_step(self) -> float:
         def seconds(steps: int) -> float:
@@ -150,6 +184,15 @@ class CanaryAudit:
             roc=Roc(false_positive_rate=tuple(false.tolist()), true_positive_rate=tuple(true.tolist())),
             flagged=bounds[self.verdict] > epsilon,
         )
+
+
+def _records(inputs: Tensor, labels: Tensor, canaries: Canaries) -> TensorDataset:
+    """The people, and behind them the canaries that are in, whose inputs are blank."""
+    numbers = torch.as_tensor(np.flatnonzero(canaries.is_in), device=inputs.device)
+    real = torch.full((len(inputs),), len(canaries), dtype=torch.int64, device=inputs.device)
+    blank = inputs.new_zeros((len(numbers), *inputs.shape[1:]))
+    some = labels.new_zeros((len(numbers), *labels.shape[1:]))
+    return TensorDataset(torch.cat([inputs, blank]), torch.cat([real, numbers]), torch.cat([labels, some]))
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What is audited: a plan, the network and loss that it trains, and made-up records in nobody's place.
 
 An audit trains anew. By default nobody's data goes in: records are drawn from the public ranges and categories of the
-run's encoder, so that nothing is spent and nothing that is found is about anybody.
+run's encoder, so that nothing is spent and nothing that is found is about anybody. Where the people themselves are
+asked for (`Members`), made-up records still stand in wherever time is measured.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.audit.canaries import Loss
+from privypurse.audit.members import Members, members_of
 from privypurse.datasets.encoder import Encoder
 from privypurse.datasets.encoding import Categories, Encoding, Features, Flag, Range
 from privypurse.datasets.targets import Classes, Flags, Number, Target
@@ -28,6 +31,9 @@ from privypurse.runs.folder import RunFolder
 from privypurse.runs.models import mlp, model_of, optimizer_of
 from privypurse.runs.objectives import losses_of
 from privypurse.runs.predictor import Predictor, predictor_of
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 OTHERS = 2000
 """Made-up people beside those whom an attack is about."""
@@ -49,6 +55,12 @@ class Subject:
     target: Target
     words: tuple[str, ...] = ()
     """What is made up, and what is not."""
+    members: Members | None = None
+    """The people of the run, to be trained on in place of made-up records; None: nobody's data is read."""
+
+    @property
+    def data(self) -> Literal["made up", "members"]:
+        return "made up" if self.members is None else "members"
 
     def on(self, device: torch.device) -> Subject:
         """The same, with its records there."""
@@ -60,16 +72,42 @@ def subject_of(path: str | Path, *, others: int = OTHERS, trust_code: bool = Fal
     place = Path(path)
     if not place.is_dir():
         return stand_in(planfile.load(place, Plan), others)
-    folder = RunFolder.open(place)
+    return _of_run(*_opened(place, trust_code), others)
+
+
+def subject_on_members(path: str | Path, *, ledger: Ledger | None = None, trust_code: bool = False) -> Subject:
+    """Of the folder of a run, on its people, whom each training costs what the plan claims once more.
+
+    ``ledger`` is the one that the plan was made with: it charges them, and whoever cannot pay takes no part.
+    """
+    place = Path(path)
+    plan, config, run = _opened(place, trust_code)
+    members = members_of(place, config, run, ledger)
+    return replace(_of_run(plan, config, run, plan.people), members=members, words=tuple(members.words))
+
+
+def config_of(path: str | Path) -> RunConfig:
+    """The configuration that the run in this folder was made by."""
+    place = Path(path)
+    if not place.is_dir():
+        raise InvalidInput(f"{place} is no folder: a plan has nobody's records beside it; name the folder of a run")
+    return _config(RunFolder.open(place))
+
+
+def _config(folder: RunFolder) -> RunConfig:
     for name in ("plan.json", "config.toml"):
         if name not in folder.files:
             raise InvalidInput(
-                f"{place} holds no {name}: an audit trains anew, by the run's plan and configuration, which are "
-                "internal files; name the whole folder of a run of `privypurse train`"
+                f"{folder.path} holds no {name}: an audit trains anew, by the run's plan and configuration, which "
+                "are internal files; name the whole folder of a run of `privypurse train`"
             )
-    plan = planfile.load(place / "plan.json", Plan)
-    config = parse_config((place / "config.toml").read_text(encoding="utf-8"))
-    return _of_run(plan, config, predictor_of(folder, trust_code=trust_code), others)
+    return parse_config((folder.path / "config.toml").read_text(encoding="utf-8"))
+
+
+def _opened(place: Path, trust_code: bool) -> tuple[Plan, RunConfig, Predictor]:
+    folder = RunFolder.open(place)
+    config = _config(folder)
+    return planfile.load(place / "plan.json", Plan), config, predictor_of(folder, trust_code=trust_code)
 
 
 def _of_run(plan: Plan, config: RunConfig, run: Predictor, others: int) -> Subject:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 from rich.console import Console
 from rich.table import Table
 
+from privypurse._storage import make_folder
 from privypurse.accounting import Progress
-from privypurse.cli.arguments import add_trust_option, need
+from privypurse.cli.arguments import add_ledger_options, add_trust_option, ledger_if_named, need
 from privypurse.cli.showing import bar, say
 from privypurse.errors import InvalidInput
 
@@ -42,13 +43,19 @@ without; half of the runs choose a test, the other half is counted. It proves mo
 what they answer says who was in (Carlini et al. 2022; Yu et al. 2023). No bound: a small ε leaves them guessing, and
 an AUC near 0.5 is what to expect. Flagged is an AUC that the claim allows nobody.
 
+--real trains on the people of a run in place of made-up records (canaries alone do; small runs look at no record). It
+is a use like any other: with a ledger all steps are reserved before the first, for the plan's full cost, and whoever
+cannot pay takes no part; without one nobody adds it up, and --yes says that this is meant. What is found is internal,
+and no public report takes it.
+
 Exit code: 0 cleared, 1 flagged (some group's bound is above the claim), 2 wrong input, 130 Ctrl-C. Cleared means that
 this attack found nothing; it is no proof. What is found goes into a folder of its own, as audit.json.
 
 examples:
   privypurse audit plan.json
   privypurse audit privypurse-run --canaries 5000 -o audit
-  privypurse audit plan.json --attack small-runs --runs 20000"""
+  privypurse audit plan.json --attack small-runs --runs 20000
+  privypurse audit privypurse-run --real --ledger sqlite:///purses.db --key purses.key"""
 
 
 class Audit(Protocol):
@@ -117,30 +124,58 @@ def add_options(command: argparse.ArgumentParser) -> None:
     said = "made-up people beside those who are attacked (default: 2000)"
     command.add_argument("--others", type=int, default=2000, metavar="N", help=said)
     command.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda, or auto (default)")
-    command.add_argument("--real", action="store_true", help="on members instead: not built yet, and refused")
+    said = "train on the run's people, who pay for it once more; internal"
+    command.add_argument("--real", action="store_true", help=said)
+    command.add_argument("--yes", action="store_true", help="with --real: although no ledger adds it up")
     add_trust_option(command)
+    add_ledger_options(command)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    if options.real:
-        raise InvalidInput(
-            "--real would attack a training on members, which is a use that people pay for, reserved in the ledger; "
-            "it is not built yet. Leave it out: the audit then trains on made-up records, by the same code"
-        )
     need("audit")
     from privypurse.audit.result import FILE
     from privypurse.audit.subject import subject_of
 
     if (options.out / FILE).exists():
         raise InvalidInput(f"{options.out} holds an audit already; name another folder with -o, or remove it")
-    subject = subject_of(options.subject, others=options.others, trust_code=options.trust_code)
+    if options.real:
+        subject = _on_members(options)
+    else:
+        subject = subject_of(options.subject, others=options.others, trust_code=options.trust_code)
     audit = ATTACKS[options.attack](subject, options)
     say(console, f"{options.attack}: {audit.cost}")
+    if subject.members is not None:
+        make_folder(options.out)  # before anybody is charged for what could not be written
+        for sentence in subject.words:
+            say(console, sentence)
     with bar(console, "attacking") as progress:
         result = audit.run(progress)
+    if subject.members is not None and subject.members.ledger is not None:
+        subject.members.ledger.write_anchor(options.out / "anchor.json")
     _show(result, console)
     say(console, f"written to {result.save(options.out)}")
     return 1 if result.flagged else 0
+
+
+def _on_members(options: argparse.Namespace) -> Subject:
+    """The people of the run; an error where nobody said that they may be charged once more."""
+    from privypurse.audit.subject import config_of, subject_on_members
+
+    if options.attack != "canaries":
+        why = "look at no record" if options.attack == "small-runs" else "train many models on everybody"
+        raise InvalidInput(
+            f"--real is given beside --attack {options.attack}: these {why}; leave --real out, or take canaries"
+        )
+    ledger = ledger_if_named(options, config_of(options.subject).ledger)
+    if ledger is not None:
+        ledger.require_latest(options.out)
+    subject = subject_on_members(options.subject, ledger=ledger, trust_code=options.trust_code)
+    if ledger is None and not options.yes:
+        raise InvalidInput(
+            "--real trains on people's records, which costs everybody what the plan claims once more, and no ledger "
+            "adds that up; say --yes if this is meant, or leave --real out: made-up records cost nobody anything"
+        )
+    return subject
 
 
 def _show(result: AuditResult, console: Console) -> None:

@@ -185,6 +185,22 @@ class PlannedTraining(PlanBase):
         made = compact(level_of, len(self.levels), "level_of")
         return self._for_others(level_of=made, owner=None, keyed_ids=None, person=None, ledger=None, seal=None)
 
+    def with_strangers(self, level_of: AnyArray) -> Self:
+        """The same for its people and their records and, behind them, made-up ones at these levels: for audits.
+
+        It is nobody's account: who charges its people does so by the plan itself.
+        """
+        more = compact(level_of, len(self.levels), "level_of")
+        numbers = self.people + np.arange(more.size)
+        return self._for_others(
+            level_of=np.append(self.level_of, more),
+            owner=None if self.owner is None else np.append(self.owner, numbers),
+            keyed_ids=None,
+            person=None,
+            ledger=None,
+            seal=None,
+        )
+
     def sealed(self, seal: Seal) -> Self:
         """The same plan, bound to the rows of a file, byte for byte: for plans without ids.
 

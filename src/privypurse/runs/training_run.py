@@ -83,7 +83,7 @@ def train_by(
         require_matplotlib()
     device = device_of(settings.device)
     # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
-    with unchanged(*_tables(config)):
+    with unchanged(*tables_of(config)):
         config, ranges = with_ranges(config, ledger)
         records = records_of(config.data)
         if settings.seed is not None:
@@ -133,7 +133,7 @@ def _begun(config: RunConfig, plan: Plan, sealed: Seal | None, day: str, ranges:
     return folder
 
 
-def _tables(config: RunConfig) -> list[Path]:
+def tables_of(config: RunConfig) -> list[Path]:
     """The files that rows and consents are read from."""
     files = [config.data.table] if isinstance(config.data, Table) else []
     return files + ([config.budgets.table] if config.budgets is not None and config.budgets.table is not None else [])

@@ -71,12 +71,6 @@ def test_a_broken_pipeline_gives_exit_code_1(plan_file, tmp_path, capsys, monkey
     assert "FLAGGED" in out
 
 
-def test_on_members_is_refused_by_name(plan_file, capsys):
-    code, _, error = command_line.run(capsys, f"audit {plan_file} --real")
-    assert code == 2
-    assert "--real" in error
-
-
 def people(tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{rng.integers(100)},{'Oslo' if rng.random() < 0.5 else 'Rome'},no,{4.0}" for _ in range(60)]

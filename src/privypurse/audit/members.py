@@ -1,0 +1,124 @@
+"""Audits on members: people's own records in place of made-up ones, each training on them a use that they pay for.
+
+What is found is internal (rule 6), and its models are thrown away. That changes nothing about the charge: whoever is
+measured pays (rule 16), for a whole run by the audited plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from privypurse.budgets.tables import unchanged
+from privypurse.errors import InvalidInput
+from privypurse.plans import Plan
+from privypurse.runs.config import RunConfig, Table
+from privypurse.runs.planning import plan_of
+from privypurse.runs.predictor import Predictor
+from privypurse.runs.records import records_of
+from privypurse.runs.training_run import tables_of
+from privypurse.training.distributed import Processes
+from privypurse.training.ledger_account import Account, require_ledger
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
+
+PURPOSE = "audit"
+"""What the ledger, and people's receipts, say that it was for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """The people of a run with their own records, and the ledger that charges them. Sensitive."""
+
+    plan: Plan
+    """Of the run, applied to these records."""
+    inputs: Tensor
+    labels: Tensor
+    ledger: Ledger | None = None
+    """The one that the plan was made with; None where it was made with none, and nobody adds up."""
+    max_records_per_person: int | None = None
+
+    def __post_init__(self) -> None:
+        require_ledger(self.plan, self.ledger, None)
+        if self.ledger is not None and self.plan.filter is not None:
+            raise InvalidInput(
+                f"the plan has extra_steps = {self.plan.shape.extra_steps:,} under a ledger: people go on within "
+                "what is reserved for them, and canaries have no purse there. Leave --real out"
+            )
+
+    @property
+    def words(self) -> Iterator[str]:
+        yield (
+            "The run's network is trained anew on the people of the run. This is internal: it tells of them, and may "
+            "stand in no public report."
+        )
+        if self.ledger is None:
+            yield (
+                "No ledger: the training costs everybody what the plan claims once more, beside the run itself and "
+                "all else, and nobody adds that up."
+            )
+        else:
+            yield f"Everybody is charged for it in the ledger {self.ledger.id}, for a whole run by the plan."
+
+    @contextmanager
+    def charged(self, strangers: int) -> Iterator[Account | None]:
+        """All steps of a training on them and, behind them, so many made-up records: reserved before the first one.
+
+        Guarantee: who cannot pay for the whole plan takes no part. Charged in the end are the steps that were begun;
+        without a ledger nothing is.
+        """
+        if self.ledger is None:
+            yield None
+            return
+        account = _WithStrangers(self.ledger, self.plan, strangers)
+        try:
+            yield account
+        finally:
+            account.settle(account.counted)  # nothing is left to do where the training has settled
+
+
+class _WithStrangers(Account):
+    """The account of a plan's people in a training that holds made-up records too, which nobody pays for."""
+
+    def __init__(self, ledger: Ledger, plan: Plan, strangers: int) -> None:
+        self.counted = 0
+        self._strangers = np.ones(strangers, dtype=bool)
+        super().__init__(ledger, plan, Processes.found(), purpose=PURPOSE)
+
+    def _spread(self) -> None:
+        super()._spread()
+        self.takes_part = np.append(self.takes_part, self._strangers)
+
+    def count(self, step: int) -> None:
+        super().count(step)
+        self.counted = step
+
+
+def members_of(folder: Path, config: RunConfig, run: Predictor, ledger: Ledger | None) -> Members:
+    """The people of a finished run, as its configuration finds them now, by its own plan (rule 13).
+
+    What they grant now is compared with the plan where the configuration says it. Ends and categories that people
+    were asked for are those that the run found: nobody is asked again.
+    """
+    data = config.data
+    if isinstance(data, Table) and run.encoder is not None:
+        data = replace(data, features=run.encoder.columns)
+    config = replace(config, data=data, plan=folder / "plan.json", private_ranges=None)
+    with unchanged(*tables_of(config)):
+        records = records_of(config.data).train
+        plan = plan_of(config, len(records), ledger=ledger).for_records(records.person)
+    return Members(
+        plan=plan,
+        inputs=torch.as_tensor(records.inputs),
+        labels=torch.as_tensor(records.labels),
+        ledger=ledger,
+        max_records_per_person=config.training.max_records_per_person,
+    )
