@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +16,7 @@ from privypurse.errors import InvalidInput
 from privypurse.runs.blanks import BLANK
 from privypurse.runs.config import example
 from privypurse.runs.data_dictionary import read_dictionary
-from privypurse.runs.new_config import Roles, new_config
+from privypurse.runs.new_config import Roles, names_of, new_config
 
 SHORT = "write a configuration to train by, from the names of a table's columns"
 LONG = f"""\
@@ -44,6 +46,7 @@ Without a table it prints an example that runs as it stands, on the census data 
 examples:
   privypurse init people.csv -o config.toml
   privypurse init people.csv --dictionary columns.csv --label left --person customer_id -o config.toml
+  privypurse init visits.csv --person customer_id --consents consents.csv --level consent -o config.toml
   privypurse init > example.toml"""
 
 _ROLES = ("label", "person", "epsilon", "level")
@@ -54,6 +57,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dictionary", metavar="FILE", type=Path, help="what is known about columns, .csv or .toml")
     command.add_argument("--label", metavar="COLUMN", help="the column that is to be learned")
     command.add_argument("--person", metavar="COLUMN", help="the column of ids: whose each row is")
+    said = "where what people granted is in a file of its own, a row for each person, with the same ids: that file"
+    command.add_argument("--consents", metavar="FILE", type=Path, help=said)
     command.add_argument("--epsilon", metavar="COLUMN", help="the column of everyone's own ε")
     command.add_argument("--level", metavar="COLUMN", help="the column of choices, instead of --epsilon")
     command.add_argument("-o", "--out", metavar="FILE", type=Path, help="a new file (default: print it)")
@@ -62,7 +67,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     given = {name: getattr(options, name) for name in _ROLES}
     if options.table is None:
-        for name, value in {"dictionary": options.dictionary, **given}.items():
+        for name, value in {"dictionary": options.dictionary, "consents": options.consents, **given}.items():
             if value is not None:
                 raise InvalidInput(f"--{name} {value} goes with a table; name it: privypurse init people.csv …")
         text = example()
@@ -70,7 +75,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         if options.epsilon is not None and options.level is not None:
             raise InvalidInput(f"--epsilon {options.epsilon} beside --level {options.level}; keep one")
         dictionary = {} if options.dictionary is None else read_dictionary(options.dictionary)
-        text = new_config(options.table, dictionary, Roles(**given))
+        text = new_config(options.table, dictionary, Roles(**given), options.consents)
+        _say_unused(dictionary, options)
     if options.out is None:
         print(text, end="")
         return
@@ -79,4 +85,15 @@ def run(options: argparse.Namespace, console: Console) -> None:
     with writing(options.out):
         replace_text(options.out, text)
     left = text.count(f'"{BLANK}"') - 1 if options.table is not None else 0
-    say(console, f"written to {options.out}" + (f"; {left} places to fill in" if left else ""))
+    places = "1 place" if left == 1 else f"{left} places"
+    say(console, f"written to {options.out}" + (f"; {places} to fill in" if left else ""))
+
+
+def _say_unused(dictionary: Iterable[str], options: argparse.Namespace) -> None:
+    """Lines of a dictionary about columns that the table has not; apart from the configuration, which is printed."""
+    names = names_of(options.table)
+    for column in [each for each in dictionary if each not in names]:
+        near = difflib.get_close_matches(column, names, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        said = f"--dictionary {options.dictionary} tells of {column!r}, and {options.table} has no such column: "
+        say(Console(stderr=True, highlight=False, emoji=False), f"{said}{meant}it is passed over")

@@ -13,7 +13,8 @@ _MEND = {
     ("data", "person"): _COLUMN.format("customer_id") + "; where each row is another person, remove the line",
     ("data", "classes"): 'the classes of label, as in ["no", "yes"]; of a number remove the line and give range',
     ("data", "range"): "two public ends, as in { low = 0, high = 5000 }",
-    ("budgets", "epsilon"): _COLUMN.format("epsilon") + " that holds everyone's own ε",
+    ("budgets", "epsilon"): _COLUMN.format("epsilon") + " that holds everyone's own ε; where choices or ε are in a "
+    'file of their own, add table = "consents.csv"',
     ("budgets", "level"): _COLUMN.format("consent") + " that says what each person chose",
     ("budgets", "levels"): "the ε of each choice, as in { strict = 1.0, relaxed = 3.0 }",
 }

@@ -29,6 +29,11 @@ from privypurse.runs.sections import unknown
 _IDS = {"id", "person", "personid", "customer", "customerid", "user", "userid", "patient", "patientid", "clientid"}
 _NAMED = {"person": _IDS, "epsilon": {"epsilon", "eps", "ε"}, "level": {"consent", "consentlevel", "privacylevel"}}
 _BY_NAME = "by its name: check it"
+_CONSENTS = (
+    '# table = "consents.csv"      # where that column is in a file of its own, a row for each person, with ids'
+)
+_ELSEWHERE = "; where grants are in a file of their own, name it: --consents FILE"
+_SAME_NAME = "; the column of ids has one name in both files: rename it in one"
 
 
 @dataclass(frozen=True)
@@ -41,15 +46,18 @@ class Roles:
     level: str | None = None
 
 
-def new_config(table: Path, dictionary: Mapping[str, Any], roles: Roles) -> str:
-    """The text of a configuration for this table; what nobody knows yet is `BLANK`."""
+def new_config(table: Path, dictionary: Mapping[str, Any], roles: Roles, consents: Path | None = None) -> str:
+    """The text of a configuration for this table; what nobody knows yet is `BLANK`.
+
+    ``consents`` is the file with what people granted, where that is not the table itself.
+    """
     names = names_of(table)
-    for option, column in vars(roles).items():
-        if column is not None and column not in names:
-            raise unknown(f"--{option}: {table} has no column", column, names)
-    taken, guessed = _completed(roles, names)
+    granted = names if consents is None else names_of(consents)
+    _require(roles, table, names, consents, granted)
+    taken, guessed = _completed(roles, names, granted)
     told = {**_stated(table), **dictionary}
-    features = [name for name in names if name not in vars(taken).values()]
+    used = vars(taken).values() if consents is None else (taken.label, taken.person)
+    features = [name for name in names if name not in used]
     text = resources.files("privypurse.runs").joinpath("new_config.toml").read_text(encoding="utf-8")
     return text.format(
         name=table.name,
@@ -58,11 +66,24 @@ def new_config(table: Path, dictionary: Mapping[str, Any], roles: Roles) -> str:
         label=_line("label", taken.label, guessed),
         target=_target(None if taken.label is None else told.get(taken.label)),
         features="\n".join(_feature(name, told.get(name, BLANK)) for name in features),
+        consents=_CONSENTS if consents is None else f"table = {_toml(str(consents))}  # joined to the rows by id",
         granted=_granted(taken, guessed),
         asks="" if any(is_estimated(told.get(name)) for name in features) else "# ",
         rate="0.1" if _is_number(None if taken.label is None else told.get(taken.label)) else "0.5",
         blank=BLANK,
     )
+
+
+def _require(roles: Roles, table: Path, names: list[str], consents: Path | None, granted: list[str]) -> None:
+    """Raise unless every column that is named is where it belongs; that of ids is in both files."""
+    for option, column in vars(roles).items():
+        grant = option in ("epsilon", "level")
+        where, there = (consents or table, granted) if grant else (table, names)
+        if column is not None and column not in there:
+            more = _ELSEWHERE if grant and consents is None else ""
+            raise unknown(f"--{option}: {where} has no column", column, there, more)
+    if consents is not None and roles.person is not None and roles.person not in granted:
+        raise unknown(f"--person: --consents {consents} has no column", roles.person, granted, _SAME_NAME)
 
 
 def names_of(table: Path) -> list[str]:
@@ -94,15 +115,19 @@ def _first_line(table: Path) -> bytes:
     return line
 
 
-def _completed(roles: Roles, names: list[str]) -> tuple[Roles, set[str]]:
-    """The roles with columns that are called as such columns are, and which of them were found so."""
+def _completed(roles: Roles, names: list[str], granted: list[str]) -> tuple[Roles, set[str]]:
+    """The roles with columns that are called as such columns are, and which of them were found so.
+
+    ``names`` are the table's, ``granted`` those of the file that says what people granted.
+    """
     found = dict(vars(roles))
     guessed = set()
     for role, usual in _NAMED.items():
         other = {"level": "epsilon", "epsilon": "level"}.get(role)
         if other is not None and found[other] is not None:
             continue
-        alike = [each for each in names if re.sub(r"[\W_]", "", each.casefold()) in usual]
+        there = [each for each in names if each in granted] if role == "person" else granted
+        alike = [each for each in there if re.sub(r"[\W_]", "", each.casefold()) in usual]
         if found[role] is None and len(alike) == 1 and alike[0] not in found.values():
             found[role] = alike[0]
             guessed.add(role)

@@ -99,9 +99,9 @@ def _parted(kind: Any) -> tuple[Any, dict[str, Any]]:
         kind = options[0]
 
 
-def unknown(complaint: str, name: str, known: Iterable[str]) -> InvalidInput:
+def unknown(complaint: str, name: str, known: Iterable[str], more: str = "") -> InvalidInput:
     """The complaint about a name that nobody knows, with the nearest ones that somebody does."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=2)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return InvalidInput(f"{complaint} {name!r}; {hint}it knows {', '.join(names)}")
+    return InvalidInput(f"{complaint} {name!r}; {hint}it knows {', '.join(names)}{more}")

@@ -25,7 +25,6 @@ joined on,date,2015-01-01,2025-12-31,,,
 member,flag,,,,,
 notes,none,,,,,free text
 left,category,,,no|yes,,
-of another table,number,0,1,,,
 """
 
 
@@ -114,7 +113,7 @@ def test_what_it_offers_in_comments_is_taken_too(capsys):
 
 def test_a_dictionary_and_options_leave_one_blank(capsys):
     said = done(capsys, "init people.csv --dictionary columns.csv --label left -o config.toml")
-    assert said == "written to config.toml; 1 places to fill in\n"
+    assert said == "written to config.toml; 1 place to fill in\n"
     text = Path("config.toml").read_text(encoding="utf-8")
     assert "# notes is left out" in text
     with pytest.raises(pp.InvalidInput) as left:
@@ -232,6 +231,18 @@ REFUSED = {
     "not UTF-8": ("init latin.csv", ["latin.csv cannot be read", "UTF-8"]),
     "another ending": ("init people.txt", ["people.txt is neither .csv nor .parquet"]),
     "no such label": ("init people.csv --label Left", ["--label: people.csv has no column 'Left'", "'left'"]),
+    "grants elsewhere": (
+        "init people.csv --level choice",
+        ["--level: people.csv has no column 'choice'", "--consents FILE"],
+    ),
+    "not there either": (
+        "init people.csv --consents consents.csv --level chosen",
+        ["--level: consents.csv has no column 'chosen'", "did you mean 'choice'"],
+    ),
+    "other ids": (
+        "init people.csv --person age --consents consents.csv",
+        ["--person: --consents consents.csv has no column 'age'", "one name in both files"],
+    ),
     "two grants": ("init people.csv --epsilon age --level consent", ["--epsilon age", "--level consent", "keep one"]),
     "label alone": ("init --label left", ["--label left goes with a table"]),
     "it is there": ("init people.csv -o people.csv", ["--out people.csv exists"]),
@@ -244,6 +255,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_errors_name_the_argument_and_the_mend_and_no_cell(capsys, case):
     rows = {"bare.csv": ",".join(SECRETS), "gap.csv": "a,,b", "twice.csv": "a,b,a", "void.csv": "", "people.txt": "a"}
+    rows["consents.csv"] = "customer_id,choice\nzebra-7731,strictest"
     for name, text in rows.items():
         Path(name).write_text(text, encoding="utf-8")
     Path("latin.csv").write_bytes("zebra-7731,\xc5\n".encode("latin-1"))
@@ -254,6 +266,36 @@ def test_errors_name_the_argument_and_the_mend_and_no_cell(capsys, case):
         assert word in error
     assert not any(secret in error for secret in SECRETS)
     assert Path("people.csv").read_text(encoding="utf-8").startswith(HEADER)
+
+
+def test_grants_in_a_file_of_their_own(capsys):
+    """Filled in it is a configuration that joins them by id; a column of the same name in the table is not meant."""
+    header = HEADER.replace("consent", "notes on it")
+    Path("people.csv").write_text(f"{header}\n{','.join(SECRETS)}\n", encoding="utf-8")
+    Path("consents.csv").write_text("consent,customer_id\nstrictest,zebra-7731\n", encoding="utf-8")
+    text = done(capsys, "init people.csv --consents consents.csv")
+    assert not any(secret in text for secret in SECRETS)
+    config = parse_config(filled(text.replace('"notes on it" = "FILL IN"\n', "")))
+    assert (config.budgets.table, config.budgets.level) == (Path("consents.csv"), "consent")
+    assert config.budgets.person == config.data.person == "customer_id"
+    assert 'epsilon = "notes on it"' in done(
+        capsys, "init people.csv --epsilon 'notes on it'"
+    )  # the table's own, where no other file is named
+    assert run(capsys, "init people.csv --consents consents.csv --epsilon 'notes on it'")[0] == 2
+
+
+def test_a_line_of_a_dictionary_that_the_table_has_no_column_for_is_named(capsys):
+    told = DICTIONARY.replace("age,number", "agee,number") + "of another table,number,0,1,,,\n"
+    Path("columns.csv").write_text(told, encoding="utf-8")
+    code, out, error = run(capsys, "init people.csv --dictionary columns.csv")
+    assert code == 0
+    assert 'age = "FILL IN"' in out
+    assert error.splitlines() == [
+        "--dictionary columns.csv tells of 'agee', and people.csv has no such column: did you mean 'age'? "
+        "it is passed over",
+        "--dictionary columns.csv tells of 'of another table', and people.csv has no such column: it is passed over",
+    ]
+    assert "agee" not in out
 
 
 def test_without_a_table_it_is_the_example(capsys):
@@ -267,7 +309,7 @@ def test_a_dictionary_in_toml_is_that_in_csv():
     Path("columns.toml").write_text(
         'age = { low = 17, high = 90, kind = "number" }\njob = ["clerk", "farmer", "teacher"]\n'
         '"joined on" = { kind = "date", low = 2015-01-01, high = 2025-12-31 }\nmember = { kind = "flag" }\n'
-        'notes = "none"\nleft = ["no", "yes"]\n"of another table" = { kind = "number", low = 0, high = 1 }\n',
+        'notes = "none"\nleft = ["no", "yes"]\n',
         encoding="utf-8",
     )
     assert read_dictionary(Path("columns.toml")) == read_dictionary(Path("columns.csv"))
