@@ -7,7 +7,6 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +55,7 @@ Ranges and categories of a table are given in the file, and taken from no row fo
 about people that no budget pays for. Where nobody knows them, people are asked, and pay: a column with
 {{ range = "estimated", within = [0, 1e7] }} or {{ values = "estimated" }}, and [private_ranges] share = 0.05, which
 takes that share of every ε. Training has the rest, and ranges.json (public) says what was found. With a checkpoint it
-is asked once.
+is asked once. --dry-run says what would be asked and what it costs, and asks nobody.
 
 [model] kind = "module:callable" imports that module, from this folder too, and calls it: it EXECUTES ITS CODE. Run
 only configuration files that you trust.
@@ -81,22 +80,20 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    config = _read(options)
+    config = read_config(options.config)
     need("train")
-    from privypurse.runs.training_run import train_by
+    from privypurse.runs.training_run import dry_run, train_by
 
     ledger = ledger_if_named(options, config.ledger)
 
-    def planned(plan: pp.Plan, unread: list[str]) -> None:
+    def planned(plan: pp.Plan, unread: list[str], to_ask: bool = False) -> None:
         waiting.close()  # two bars at once would write over each other
-        for line in _about(config, plan, ledger):
+        for line in _about(config, plan, ledger, to_ask):
             console.print(as_it_is(line))
         show_plan(plan, console)
         for line in map(_unread, unread):
             console.print(f"[bold red]{as_it_is(line)}[/]")
         console.print()
-        if options.dry_run:
-            raise _NothingMore
 
     with ExitStack() as waiting:
         certifying = waiting.enter_context(bar(console, "certifying"))
@@ -104,10 +101,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
         warnings.filterwarnings("ignore", "δ = ", PrivyPurseWarning)  # the plan's facts say it
         try:
             shown = certifying if ledger is None else None  # how many levels there are follows from real balances
+            if options.dry_run:
+                planned(*dry_run(config, certifying=shown, ledger=ledger))
+                console.print("nothing was trained, charged or written; leave --dry-run out to train")
+                return
             finished = train_by(config, certifying=shown, planned=planned, bar=True, ledger=ledger)
-        except _NothingMore:
-            console.print("nothing was trained, charged or written; leave --dry-run out to train")
-            return
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_stopped(config.training.checkpoint)) from None
         except OSError as error:  # a full disk: a step that cannot be counted is not taken
@@ -117,25 +115,10 @@ def run(options: argparse.Namespace, console: Console) -> None:
     _show(finished, config.training.seed, console)
 
 
-class _NothingMore(Exception):
-    """A dry run has shown all that it can."""
-
-
-def _read(options: argparse.Namespace) -> RunConfig:
-    """The configuration; of a dry run without a checkpoint, in which a plan would be kept."""
-    config = read_config(options.config)
-    if not options.dry_run:
-        return config
-    if config.private_ranges is not None:
-        raise pp.InvalidInput(
-            "--dry-run is given beside [private_ranges]: people are asked, and pay, before there is a plan; leave "
-            "--dry-run out, or give ranges and categories instead"
-        )
-    return replace(config, training=replace(config.training, checkpoint=None))
-
-
-def _about(config: RunConfig, plan: pp.Plan, ledger: pp.Ledger | None) -> Iterator[str]:
+def _about(config: RunConfig, plan: pp.Plan, ledger: pp.Ledger | None, to_ask: bool) -> Iterator[str]:
     """What the reader of a plan has to know of where it comes from."""
+    from privypurse.runs.private_ranges import to_be_asked
+
     if config.budgets is None:
         yield "What people grant now was not compared with the plan; with [budgets] beside plan = it is."
     else:
@@ -145,7 +128,9 @@ def _about(config: RunConfig, plan: pp.Plan, ledger: pp.Ledger | None) -> Iterat
             yield default_delta("delta under [budgets]", ledger)
     if isinstance(config.data, Table) and config.private_ranges is None:
         yield f"The model takes {config.data.encoder.width} numbers of each row: the first of `suggest --layers`."
-    if config.private_ranges is not None:
+    if to_ask:
+        yield from to_be_asked(config)
+    elif config.private_ranges is not None:
         share = f"{config.private_ranges.share:.3g} of everyone's ε"
         yield f"For {share} people were asked about ends and categories of columns; the plan has the rest."
     if plan.absent:

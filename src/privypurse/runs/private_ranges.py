@@ -23,13 +23,12 @@ from privypurse.budgets import Budgets
 from privypurse.budgets.split import split
 from privypurse.budgets.tables import FileColumns
 from privypurse.datasets import cells
-from privypurse.datasets.encoding import Encoding
+from privypurse.datasets.encoding import Encoding, Flag
 from privypurse.errors import InvalidInput
 from privypurse.queries.private_constants import NOISE, PrivateConstants
 from privypurse.queries.ranges import ends_of, outer_grid
 from privypurse.runs.config import NewPlan, RunConfig, Table
 from privypurse.runs.estimated_columns import Estimated, EstimatedCategories, EstimatedRange
-from privypurse.runs.folder import check_free
 from privypurse.runs.kept_plan import keep_first
 from privypurse.runs.models import optimizer_of
 from privypurse.runs.planning import granted, usual_delta
@@ -64,10 +63,11 @@ class Released:
         return [f"estimated for {self.share:.3g} of everyone's ε: {each}" for each in (*ends, *few)]
 
 
-def with_ranges(config: RunConfig, ledger: Ledger | None) -> tuple[RunConfig, Released | None]:
+def with_ranges(config: RunConfig, ledger: Ledger | None, *, ask: bool = True) -> tuple[RunConfig, Released | None]:
     """The configuration with all its columns known, and what was told for that; None where nothing is asked.
 
-    A run with a checkpoint asks once, and goes on with what it was told.
+    A run with a checkpoint asks once, and goes on with what it was told. With ``ask`` false nobody is asked or
+    charged: columns that would have to be are stood for by another kind, which says nothing of their cells.
     """
     data, ranges = config.data, config.private_ranges
     if ranges is None or not isinstance(data, Table):
@@ -77,7 +77,10 @@ def with_ranges(config: RunConfig, ledger: Ledger | None) -> tuple[RunConfig, Re
     file = None if config.training.checkpoint is None else config.training.checkpoint / NAME
     released = None if file is None else _kept(file, wanted)
     if released is None:
-        _refuse_beforehand(config)
+        _refuse_beforehand(config, data, ledger)
+        if not ask:
+            stood_for = {name: Flag() if name in data.estimated else how for name, how in data.features.items()}
+            return replace(config, data=replace(data, features=stood_for)), None
         released = _asked(config, data, ledger)
         if file is not None and not keep_first(file, json.dumps({"asked": wanted, "released": asdict(released)})):
             released = _kept(file, wanted)
@@ -85,10 +88,38 @@ def with_ranges(config: RunConfig, ledger: Ledger | None) -> tuple[RunConfig, Re
     return replace(config, data=_settled(data, released)), released
 
 
-def _refuse_beforehand(config: RunConfig) -> None:
+def to_be_asked(config: RunConfig) -> list[str]:
+    """In words what a run would ask the people for, and what each would pay: public, as the configuration is."""
+    data, ranges = config.data, config.private_ranges
+    if ranges is None or not isinstance(data, Table):
+        return []
+    asked = [
+        f"ends of {name!r}, between {how.within[0]:g} and {how.within[1]:g}"
+        if isinstance(how, EstimatedRange)
+        else f"values of {name!r}"
+        for name, how in data.estimated.items()
+    ]
+    at_most = config.plan.at_most if isinstance(config.plan, NewPlan) else None
+    cap = "" if at_most is None else f", and nobody more than ε = {ranges.share * at_most:g}"
+    paid = f"would cost everyone at most {ranges.share:g} of their ε and δ{cap}"
+    return [*(f"To be estimated: {each}" for each in asked), f"That {paid}; nobody was asked. The plan has the rest."]
+
+
+def _refuse_beforehand(config: RunConfig, data: Table, ledger: Ledger | None) -> None:
     """What can be seen to be wrong without asking is not paid for first."""
-    check_free(config.training.out, "model.pt", "metrics.json")
     optimizer_of(config.optimizer, nn.Linear(1, 1))
+    if ledger is None:
+        return
+    if any(isinstance(how, EstimatedCategories) for how in data.estimated.values()):
+        raise InvalidInput(
+            'values = "estimated" under [data.features] takes a part of δ that a ledger cannot charge; list the '
+            'values, or have them found without a ledger. Ends of numbers (range = "estimated") it can charge'
+        )
+    if isinstance(config.plan, NewPlan) and config.plan.at_most is None:
+        raise InvalidInput(
+            "[private_ranges] share under a ledger is one of the run's public cap; give at_most under [plan], an ε "
+            "that nobody exceeds"
+        )
 
 
 def _kept(file: Path, wanted: Any) -> Released | None:
@@ -154,16 +185,8 @@ def _people(
     if ledger is None:
         part = split(budgets, share, at_most).first
         return PrivateConstants.by_share(part, owner=owner, numbers=numbers, categories=categories, seed=seed)
-    if categories:
-        raise InvalidInput(
-            'values = "estimated" under [data.features] takes a part of δ that a ledger cannot charge; list the '
-            'values, or have them found without a ledger. Ends of numbers (range = "estimated") it can charge'
-        )
-    if at_most is None:
-        raise InvalidInput(
-            "[private_ranges] share under a ledger is one of the run's public cap; give at_most under [plan], an ε "
-            "that nobody exceeds"
-        )
+    assert at_most is not None  # refused beforehand
+    assert not categories
     return PrivateConstants.by_ledger(
         ledger,
         budgets,

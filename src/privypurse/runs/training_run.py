@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,29 +77,15 @@ def train_by(
     settings, begun = config.training, today()
     if ledger is None and config.ledger is not None:
         ledger = Ledger.open(config.ledger)
-    if ledger is not None:
-        ledger.require_latest(settings.out)
-    if settings.plots:
-        require_matplotlib()
-    device = device_of(settings.device)
-    # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
-    with unchanged(*tables_of(config)):
-        config, ranges = with_ranges(config, ledger)
-        records = records_of(config.data)
-        if settings.seed is not None:
-            torch.manual_seed(settings.seed)
-        model = model_of(config.model, records.shape, records.outputs).to(device)
-        optimizer = optimizer_of(config.optimizer, model)
-        check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # before what takes long
-        plan = plan_of(config, len(records.train), certifying, ledger).for_records(records.train.person)
-        sealed = Seal.of(config.data.table) if isinstance(config.data, Table) else None
-    plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
-    planned(plan, unread(records.train, config.data.encoder) if isinstance(config.data, Table) else [])
-    folder = _begun(config, plan, sealed, begun, ranges)
+    check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # before what takes long, or is paid for
+    ready = _prepared(config, certifying, ledger)
+    config, records, plan = ready.config, ready.records, ready.plan
+    planned(plan, _unread(ready))
+    folder = _begun(config, plan, ready.sealed, begun, ready.ranges)
     trained = train(
-        model,
-        optimizer,
-        records.train.tensors(device),
+        ready.model,
+        ready.optimizer,
+        records.train.tensors(ready.device),
         plan,
         losses_of(records.target),
         individual=None if config.individual is None else Individual(**vars(config.individual)),
@@ -117,8 +103,63 @@ def train_by(
     )
     if ledger is not None:
         add_ledger(folder, ledger, trained)
-    found = _add_all(folder, config, model, records, plan, trained, PublicChoices.of(config, ledger, begun))
-    return Finished(plan, trained, found, settings.out, ranges)
+    found = _add_all(folder, config, ready.model, records, plan, trained, PublicChoices.of(config, ledger, begun))
+    return Finished(plan, trained, found, settings.out, ready.ranges)
+
+
+def dry_run(
+    config: RunConfig, *, certifying: Progress | None = None, ledger: Ledger | None = None
+) -> tuple[Plan, list[str], bool]:
+    """The plan of a run, the columns of which nothing could be read, and whether ranges are still to be asked for.
+
+    Nothing is trained or written, nobody is asked or charged; cells of columns to be estimated decide nothing.
+    """
+    ready = _prepared(config, certifying, ledger, dry=True)
+    to_ask = config.private_ranges is not None and ready.ranges is None
+    asked = config.data.estimated if to_ask and isinstance(config.data, Table) else {}
+    return ready.plan, [each for each in _unread(ready) if each not in asked], to_ask
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """All that is there before the first step."""
+
+    config: RunConfig
+    ranges: Released | None
+    records: TrainTest
+    device: torch.device
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    plan: Plan
+    sealed: Seal | None
+
+
+def _prepared(config: RunConfig, certifying: Progress | None, ledger: Ledger | None, dry: bool = False) -> _Prepared:
+    settings = config.training
+    if ledger is not None:
+        ledger.require_latest(settings.out)
+    if settings.plots:
+        require_matplotlib()
+    device = device_of(settings.device)
+    # Features, ids, budgets and seal are read one after the other, and have to be of the same rows.
+    with unchanged(*tables_of(config)):
+        config, ranges = with_ranges(config, ledger, ask=not dry)
+        records = records_of(config.data)
+        if settings.seed is not None:
+            torch.manual_seed(settings.seed)
+        model = model_of(config.model, records.shape, records.outputs).to(device)
+        optimizer = optimizer_of(config.optimizer, model)
+        # A plan is kept beside a checkpoint: not that of a dry run.
+        planning = replace(config, training=replace(settings, checkpoint=None)) if dry else config
+        plan = plan_of(planning, len(records.train), certifying, ledger).for_records(records.train.person)
+        sealed = Seal.of(config.data.table) if isinstance(config.data, Table) else None
+    plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
+    return _Prepared(config, ranges, records, device, model, optimizer, plan, sealed)
+
+
+def _unread(ready: _Prepared) -> list[str]:
+    data = ready.config.data
+    return unread(ready.records.train, data.encoder) if isinstance(data, Table) else []
 
 
 def _begun(config: RunConfig, plan: Plan, sealed: Seal | None, day: str, ranges: Released | None) -> RunFolder:

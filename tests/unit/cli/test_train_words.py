@@ -9,6 +9,8 @@ import pytest
 
 import privypurse as pp
 from privypurse import cli
+from privypurse.runs.config import read_config
+from privypurse.runs.private_ranges import with_ranges
 
 CONFIG = """
 [data]
@@ -120,9 +122,83 @@ def test_a_dry_run_under_a_ledger_charges_nobody_and_keeps_no_plan(capsys):
     assert ledger.show().entries == entries
 
 
-def test_a_dry_run_asks_nobody_about_ranges(capsys):
-    """Who is asked pays, before there is a plan."""
-    text = CONFIG.format(target=CLASSES).replace('["Oslo", "Rome"]', '{ values = "estimated" }')
-    Path("config.toml").write_text(text + "[private_ranges]\nshare = 0.1\n", encoding="utf-8")
+@pytest.mark.slow
+def test_a_dry_run_says_its_piece_beside_a_run_that_is_there(capsys):
+    """It writes nothing, so nothing can be in its way; a run is still refused."""
+    said(capsys, CLASSES)
+    before = {path: path.read_bytes() for path in Path("privypurse-run").iterdir()}
+    assert cli.main(["train", "config.toml", "--dry-run"]) == 0
+    assert cli.main(["train", "config.toml"]) == 2
+    assert "already holds the model.pt of a run" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path("privypurse-run").iterdir()} == before
+
+
+ESTIMATED = {
+    "{{ low = 18, high = 90 }}": '{{ range = "estimated", within = [0, 200] }}',
+    '["Oslo", "Rome"]': '{{ values = "estimated" }}',
+}
+
+
+def with_estimates(more="", at_most=""):
+    text = CONFIG
+    for old, new in ESTIMATED.items():
+        assert old in text
+        text = text.replace(old, new)
+    text = text.format(target=CLASSES).replace("steps = 2", f"steps = 2{at_most}")
+    Path("config.toml").write_text(f"{text}[private_ranges]\nshare = 0.25\n{more}", encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_would_be_estimated_and_asks_nobody(capsys, monkeypatch):
+    """Whatever stands in those cells, it says the same."""
+    monkeypatch.setattr("privypurse.runs.private_ranges._asked", lambda *_: pytest.fail("somebody was asked"))
+    with_estimates()
+    assert cli.main(["train", "config.toml", "--dry-run"]) == 0
+    words = capsys.readouterr().out
+    plain = " ".join(words.split())
+    assert "To be estimated: ends of 'age', between 0 and 200" in plain
+    assert "To be estimated: values of 'town'" in plain
+    assert "would cost everyone at most 0.25 of their ε and δ; nobody was asked" in plain
+    assert "nothing was trained, charged or written" in plain
+    assert re.search(r"\b0\.75\b.*\b1\.5\b", plain)  # what the plan is left of ε = 1 and 2
+    assert not Path("privypurse-run").exists()
+    lines = Path("people.csv").read_text(encoding="utf-8").splitlines()
+    rows = [lines[0].split(","), *([*line.split(",")[:1], "x", "", *line.split(",")[3:]] for line in lines[1:])]
+    with Path("people.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    assert cli.main(["train", "config.toml", "--dry-run"]) == 0
+    assert capsys.readouterr().out == words
+
+
+def test_a_dry_run_names_a_column_to_be_estimated_that_is_not_there(capsys):
+    with_estimates()
+    text = Path("config.toml").read_text(encoding="utf-8").replace("town =", "twon =")
+    Path("config.toml").write_text(text, encoding="utf-8")
     assert cli.main(["train", "config.toml", "--dry-run"]) == 2
-    assert "--dry-run is given beside [private_ranges]" in capsys.readouterr().err
+    assert "twon" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_was_estimated_before_is_not_told_as_still_to_come(capsys):
+    """A run with a checkpoint asks once; a dry run of it shows the plan by what it was told."""
+    with_estimates('[training]\ncheckpoint = "kept"\n', "\nat_most = 0.5")
+    assert cli.main(["train", "config.toml", "--dry-run"]) == 0
+    assert "nobody more than ε = 0.125" in " ".join(capsys.readouterr().out.split())
+    assert not Path("kept").exists()
+    with_ranges(read_config("config.toml"), None)  # asked, and then broken off
+    assert cli.main(["train", "config.toml", "--dry-run"]) == 0
+    plain = " ".join(capsys.readouterr().out.split())
+    assert "To be estimated" not in plain
+    assert "people were asked" in plain
+    assert [path.name for path in Path("kept").iterdir()] == ["ranges.json"]
+
+
+@pytest.mark.slow
+def test_a_dry_run_refuses_what_a_ledger_could_not_charge(capsys):
+    ledger = pp.Ledger.create("sqlite:///p.db", epsilons=[1, 2], delta=1e-5, key="l.key")
+    ledger.import_table("people.csv", person="id", dry_run=False)
+    entries = ledger.show().entries
+    with_estimates(at_most="\nat_most = 0.5\nnoise_multiplier = 9.0")
+    assert cli.main(["train", "config.toml", "--dry-run", "--ledger", "sqlite:///p.db", "--key", "l.key"]) == 2
+    assert "a part of δ that a ledger cannot charge" in capsys.readouterr().err
+    assert ledger.show().entries == entries
