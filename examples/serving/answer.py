@@ -19,9 +19,15 @@ def answers(run, table):
         encoder = json.load(file)
     nothing = ["", *encoder["missing"]]
     with open(table, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        for column in encoder["columns"]:
+            if column["name"] not in (reader.fieldnames or ()):
+                sys.exit(
+                    f"{table} has no column {column['name']!r}; its first line has to name it as encoder.json does"
+                )
         rows = [
             [number for column in encoder["columns"] for number in encode(column, row[column["name"]], nothing)]
-            for row in csv.DictReader(file)
+            for row in reader
         ]
     return onnxruntime.InferenceSession(f"{run}/export.onnx").run(None, {"features": np.array(rows, np.float32)})[0]
 

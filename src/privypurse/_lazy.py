@@ -20,7 +20,7 @@ def lazily(package: str, names: dict[str, str]) -> tuple[Callable[[str], Any], C
             found = importlib.import_module(module)
             return found if module == f"{package}.{name}" else getattr(found, other or name)
         except ModuleNotFoundError as error:
-            raise ImportError(f"{package}.{name} needs {error.name}: pip install 'privypurse[training]'") from error
+            raise ImportError(f"{package}.{name} needs {error.name}: pip install '.[training]' in a clone") from error
 
     def listed() -> list[str]:
         return sorted(importlib.import_module(package).__all__)

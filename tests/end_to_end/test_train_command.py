@@ -219,7 +219,7 @@ def test_without_the_extra_the_error_says_what_to_install(missing):
         done = call(*arguments, before=f"sys.modules[{missing!r}] = None")
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == (
-            f"error: privypurse {arguments[0]} needs {missing}: pip install 'privypurse[training]'\n"
+            f"error: privypurse {arguments[0]} needs {missing}: pip install '.[training]' in a clone\n"
         )
     assert not Path("privypurse-run").exists()
 

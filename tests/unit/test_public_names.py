@@ -51,4 +51,4 @@ def test_without_torch_plans_are_made_and_the_rest_says_what_it_needs():
         "privypurse.rounds.train",
         "privypurse.federated.Client",
     ]
-    assert all("pip install 'privypurse[training]'" in line for line in lines)
+    assert all("pip install '.[training]' in a clone" in line for line in lines)

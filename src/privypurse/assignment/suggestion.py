@@ -10,6 +10,7 @@ from privypurse.assignment.method import Method
 from privypurse.budgets.levels import Levels
 from privypurse.plans import Promise, TrainingShape
 
+_OF_A_NUMBER = "The learning rate is for classes: for a number as target begin with lr = 0.1 and no momentum"
 PUBLIC = "It follows from numbers that were given as public, and from nothing about anybody: it costs nothing."
 INTERNAL = (
     "It follows from everybody's grants: internal, keep it as safe as the data. A plan by it promises `data`: each ε "
@@ -97,6 +98,7 @@ class Suggestion:
             f"Learning rate {self.learning_rate:g} with momentum {self.momentum:g}: at noise multiplier "
             f"{self.noise_multiplier:.3g} noise alone then moves each of {self.parameters:,} weights by "
             f"{self.walk:.2g} in the whole training, all of them together by {spread:.2g}.",
+            f"{_OF_A_NUMBER} (docs/suggest.md).",
         )
 
     @property
@@ -123,7 +125,7 @@ class Suggestion:
         ]
         if self.fixed_noise:
             lines.append(f"noise_multiplier = {self.noise_multiplier!r}")
-        rate = [f"lr = {self.learning_rate!r}", f"momentum = {self.momentum!r}"]
+        rate = [f"# {_OF_A_NUMBER}.", f"lr = {self.learning_rate!r}", f"momentum = {self.momentum!r}"]
         return "\n".join([*lines, "", "[optimizer]", 'name = "SGD"', *rate]) + "\n"
 
     def to_dict(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def need(command: str, *modules: str, extra: str = "training") -> None:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:
-            raise PrivyPurseError(f"privypurse {command} needs {name}: pip install 'privypurse[{extra}]'") from None
+            raise PrivyPurseError(f"privypurse {command} needs {name}: pip install '.[{extra}]' in a clone") from None
 
 
 def add_trust_option(command: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ shows what came of it in trainings.
 
 It is a function of everybody's grants: internal, like them, and a plan by the method that it recommends promises
 `data` (each ε protects that person's data, given the list of budgets). It looks at no ledger: what people have left
-decides nothing that is one for all.
+decides nothing that is one for all. Where consents are in a file of their own, that is the table to name.
 
 examples:
   privypurse compare people.csv --steps 2000 --batch-size 512

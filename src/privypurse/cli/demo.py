@@ -95,7 +95,7 @@ def _report(out: Path, console: Console) -> None:
     from privypurse.runs.comparison import REPORTS
 
     if importlib.util.find_spec("bokeh") is None:
-        say(console, "for a report of a run: pip install 'privypurse[report]', then privypurse report --help")
+        say(console, "for a report of a run: pip install '.[report]' in a clone, then privypurse report --help")
         return
     from privypurse.report.page import report
 

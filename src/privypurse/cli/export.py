@@ -20,7 +20,8 @@ Both take `features`, float32[n, width], which encoder.json (in the folder alrea
 give `answers`: the probability of each class or label, or the number. docs/serving.md has the program in NumPy
 that applies encoder.json. The files are public where the model is: they hold the same parameters, and no data.
 
-It needs the extra onnx: pip install 'privypurse[onnx]'. Programs that use the files need ONNX Runtime alone.
+It needs the extra onnx: pip install '.[onnx]' in a clone (nothing is on PyPI yet). Programs that use the files need
+ONNX Runtime alone.
 
 example:
   privypurse export privypurse-run"""

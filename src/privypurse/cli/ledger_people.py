@@ -30,7 +30,8 @@ def _import_options(command: argparse.ArgumentParser) -> None:
 
 
 def _said_options(command: argparse.ArgumentParser, when: str, said: str | None = "") -> None:
-    command.add_argument("--purpose", default=said, help=f"what the data are for, in words or as a DPV term; {when}")
+    purpose = "what the data are for, in words or as a DPV term: recorded and shown, compared with no use"
+    command.add_argument("--purpose", default=said, help=f"{purpose}; {when}")
     command.add_argument("--recorded-by", default="", metavar="WHO", help=f"who recorded the consent; {when}")
 
 
@@ -178,7 +179,9 @@ def _forget(options: argparse.Namespace, console: Console) -> None:
 
 def _form_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--out", type=Path, default=Path("consent.html"), metavar="FILE", help="the page")
-    command.add_argument("--purpose", required=True, help="what the data are for, as people will read it")
+    command.add_argument(
+        "--purpose", required=True, help="what the data are for, as people will read it; compared with no use"
+    )
     command.add_argument("--names", metavar="A,B,…", help="what the rungs are called, from the strictest on")
     command.add_argument("--contact", default="", help="whom to give the record to")
     command.add_argument("--valid-until", default="", metavar="DATE", help="the last day, to its end (UTC)")

@@ -23,6 +23,7 @@ from privypurse.cli.arguments import (
 )
 from privypurse.cli.ledger_command import Command
 from privypurse.cli.showing import as_it_is, say
+from privypurse.ledger.database import Database
 
 _LARGE_DELTA = 1e-3
 
@@ -55,6 +56,7 @@ def _init_options(command: argparse.ArgumentParser) -> None:
 
 
 def _init(options: argparse.Namespace, console: Console) -> None:
+    Database(ledger_url(options)).require_new()  # before a key or an anchor is asked for
     require_key(options)
     ledger = pp.Ledger.create(
         ledger_url(options),

@@ -106,7 +106,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def _add_how(command: argparse.ArgumentParser, **default: Any) -> None:
     """What may stand before the question or after it."""
-    command.add_argument("--purpose", metavar="TEXT", help="recorded with the charge in the ledger", **default)
+    said = "recorded with the charge in the ledger and shown on receipts; compared with nothing that people granted"
+    command.add_argument("--purpose", metavar="TEXT", help=said, **default)
     command.add_argument("--json", action="store_true", help="print the answer as JSON", **default)
     said = "write answer.json there, listed as public"
     command.add_argument("--out", metavar="FOLDER", type=Path, help=said, **default)

@@ -29,7 +29,10 @@ many weights the model trains. Nothing is trained and nobody is looked at: it co
 
 With a table instead of --people and --shares it looks at the grants themselves. The answer is then internal, and a
 plan by it promises `data`: each ε protects that person's data, given the list of budgets. What people have left in a
-ledger decides nothing.
+ledger decides nothing. Where consents are in a file of their own, that is the table to name.
+
+The learning rate is for classes. For a number as target (range under [data]) the rule has no word: keep steps and
+batch, and begin with lr = 0.1 without momentum.
 
 Last come the sections for a configuration of `privypurse train`; --toml prints them alone. How near this comes to the
 best of a grid, and what a grid on people's data would cost them: docs/suggest.md.

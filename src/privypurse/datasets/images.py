@@ -123,7 +123,7 @@ def _sheet(path: Path, name: str, images: int, sha256: str) -> AnyArray:
     try:
         from PIL import Image, UnidentifiedImageError
     except ModuleNotFoundError:
-        raise InvalidInput(f"reading {path} needs Pillow: pip install 'privypurse[images]'") from None
+        raise InvalidInput(f"reading {path} needs Pillow: pip install '.[images]' in a clone") from None
     try:
         with Image.open(path) as image:
             pixels = np.asarray(image.convert("RGB"))

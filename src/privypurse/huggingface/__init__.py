@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 if _missing := [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]:
-    raise ImportError(f"privypurse.huggingface needs {_missing[0]}: pip install 'privypurse[huggingface]'")
+    raise ImportError(f"privypurse.huggingface needs {_missing[0]}: pip install '.[huggingface]' in a clone")
 
 from privypurse.huggingface.trainer import Trainer
 

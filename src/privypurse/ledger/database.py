@@ -124,6 +124,15 @@ class Database:
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:  # and of a cursor of the driver's
             raise PrivyPurseError(f"{_first_line(error)}: the ledger {self} could not be {what}") from error
 
+    def require_new(self) -> None:
+        """Raise where a SQLite ledger's file is there: whoever makes one a second time has to hear of that first."""
+        if self.path is not None and self.path.exists():
+            raise InvalidInput(
+                f"{self.path} is there already, and a ledger is made once. Use it as it is: commands take --ledger "
+                f"{self} (`privypurse ledger show` tells what it is), Python pp.Ledger.open; for another ledger name "
+                "another file"
+            )
+
     def make_file(self) -> None:
         """The empty file of a new SQLite ledger, for its owner's eyes before anything is in it."""
         if self.path is None:
@@ -133,7 +142,7 @@ class Database:
             with closing(sqlite3.connect(self.path)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")  # the file remembers it
         except FileExistsError:
-            raise InvalidInput(f"{self.path} is there already; open it, or name another file") from None
+            raise InvalidInput(f"{self.path} is there already; name another file") from None
         except OSError as error:
             raise InvalidInput(f"{self.path} cannot be made: {error.strerror}; is there such a folder?") from None
         synchronise_folder(self.path.parent)
@@ -198,7 +207,7 @@ def _postgresql(url: sa.URL) -> Engine:
     try:
         return sa.create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, hide_parameters=True)
     except (ModuleNotFoundError, NoSuchModuleError):
-        raise Unsupported("a ledger on PostgreSQL needs psycopg: pip install 'privypurse[postgres]'") from None
+        raise Unsupported("a ledger on PostgreSQL needs psycopg: pip install '.[postgres]' in a clone") from None
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -102,9 +102,10 @@ class OpenLedger:
         lifetime = Lifetime.of(rungs if epsilons is None else [(one, of_all) for one in epsilons], set_apart)
         if adversary not in ADVERSARIES:
             raise InvalidInput(f"adversary is {adversary!r}; choose {' or '.join(map(repr, ADVERSARIES))}")
+        database = Database(url)
+        database.require_new()
         if anchor is not None:
             anchors.refuse_there_already(anchor)
-        database = Database(url)
         with keys.found_or_made(key) as secret, _made(database, anchor) as connection:
             _first_entry(connection, lifetime, adversary, about, secret)
         return cls(database, secret, anchor)

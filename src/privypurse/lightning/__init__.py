@@ -3,7 +3,7 @@
 try:
     import lightning  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ImportError(f"privypurse.lightning needs {error.name}: pip install 'privypurse[lightning]'") from error
+    raise ImportError(f"privypurse.lightning needs {error.name}: pip install '.[lightning]' in a clone") from error
 
 from privypurse.lightning.data_module import PrivateDataModule
 

@@ -23,7 +23,7 @@ def require_matplotlib() -> None:
         import matplotlib as _  # noqa: F401
     except ModuleNotFoundError:
         raise InvalidInput(
-            "[training] plots needs matplotlib; pip install 'privypurse[plots]', or leave plots out"
+            "[training] plots needs matplotlib; pip install '.[plots]' in a clone, or leave plots out"
         ) from None
 
 

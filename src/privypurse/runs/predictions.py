@@ -33,7 +33,9 @@ class Answered:
     unread: list[str]
 
 
-def predict_file(predictor: Predictor, table: Path, out: Path, id_column: str | None = None) -> Answered:
+def predict_file(
+    predictor: Predictor, table: Path, out: Path, id_column: str | None = None, *, overwrite: bool = False
+) -> Answered:
     """Write the answers about each row, in the rows' order.
 
     Rows are read, answered and written some thousands at a time: memory does not grow with the file. ``id_column`` is
@@ -44,7 +46,7 @@ def predict_file(predictor: Predictor, table: Path, out: Path, id_column: str | 
     names = list(predictor.encoder.columns)
     there = tables.column_names(table)
     _require(table, there, names, id_column)
-    _require_out(table, out)
+    _require_out(table, out, overwrite)
     _require_new(id_column, header(predictor))
     wanted = list(dict.fromkeys([*([] if id_column is None else [id_column]), *names]))
     written, totals = 0, np.zeros(predictor.encoder.width)
@@ -129,10 +131,12 @@ def _require_new(id_column: str | None, made: list[str]) -> None:
         raise InvalidInput(f"--id is {id_column!r}, as a column of answers is called; rename the column of ids")
 
 
-def _require_out(table: Path, out: Path) -> None:
+def _require_out(table: Path, out: Path, overwrite: bool) -> None:
     if out.suffix.lower() not in _ENDINGS:
         raise InvalidInput(f"--out {out} is neither .csv nor .parquet; give it such an ending")
     if out.is_dir() or not out.resolve().parent.is_dir():
         raise InvalidInput(f"--out {out} is a folder, or in none that exists; name a file in an existing folder")
     if out.exists() and out.samefile(table):
         raise InvalidInput(f"--out {out} is the table itself and would be overwritten; name another file")
+    if out.exists() and not overwrite:
+        raise InvalidInput(f"--out {out} exists; name another file, or replace it with --overwrite")

@@ -9,7 +9,7 @@ try:
     import sklearn  # noqa: F401
     import torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ImportError(f"privypurse.sklearn needs {error.name}: pip install 'privypurse[sklearn]'") from error
+    raise ImportError(f"privypurse.sklearn needs {error.name}: pip install '.[sklearn]' in a clone") from error
 
 from privypurse.sklearn.estimators import PrivateClassifier, PrivateRegressor
 from privypurse.sklearn.public_encoder import PublicEncoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,14 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput
 
 _NOTHING = "no validation"  # scikit-learn's word for a y that is not given
+_TEXT = ("could not convert", "dtype='numeric' is not compatible")
 _SAID = {
     "Complex data not supported": "Complex data not supported; give real numbers",
     "Expected 2D array": (
         "Expected 2D array, got another shape instead. Reshape your data: array.reshape(-1, 1) if it has a single "
         "feature, array.reshape(1, -1) if it is a single record"
     ),
-    "could not convert": "X or y holds text where numbers are needed; name columns of text in categories=",
-    "dtype='numeric' is not compatible": "X or y holds text where numbers are needed; name columns of text in "
-    "categories=",
+    **dict.fromkeys(_TEXT, "X or y holds text where numbers are needed; name columns of text in categories="),
 }
 """How messages of scikit-learn and NumPy that show cells begin, and what is said instead."""
 
@@ -27,23 +27,55 @@ _SAID = {
 def checked(estimator: Any, X: Any, y: Any = _NOTHING, **options: Any) -> Any:
     """`validate_data`: X, or X and y, as arrays. What is missing or not finite in X may stay so."""
     given = {} if isinstance(y, str) and y == _NOTHING else {"y": y}
+    listed = estimator.categories if isinstance(estimator.categories, Mapping) else {}
+    if dates := _columns(X, listed, "mM"):
+        raise InvalidInput(_no_numbers(dates))
     try:
         return validate_data(estimator, X, **given, ensure_all_finite=False, **options)
-    except ValueError as error:
-        raise without_cells(error) from None
+    except (ValueError, TypeError) as error:
+        raise without_cells(error, [name for name in _columns(X, listed, "OUT") if _no_number(X[name])]) from None
 
 
-def as_numbers(cells: AnyArray) -> FloatArray:
-    """float64; text is an error."""
+def as_numbers(cells: AnyArray, column: str | None = None) -> FloatArray:
+    """float64; text is an error, which names the column where it has a name."""
     try:
         return np.asarray(cells, dtype=np.float64)
-    except ValueError as error:
-        raise without_cells(error) from None
+    except (ValueError, TypeError) as error:
+        raise without_cells(error, [] if column is None else [column]) from None
 
 
-def without_cells(error: ValueError) -> ValueError:
-    """The same error, or one that shows no cell."""
+def without_cells(error: ValueError | TypeError, columns: list[Any]) -> ValueError | TypeError:
+    """The same error, or one that shows no cell; ``columns`` are those of a frame that hold other than numbers."""
+    if columns and (isinstance(error, TypeError) or any(each in str(error) for each in _TEXT)):
+        return InvalidInput(_no_numbers(columns))
     for beginning, said in _SAID.items():
         if beginning in str(error):
             return InvalidInput(said)
     return error
+
+
+def _columns(X: Any, listed: Mapping[Any, Any], kinds: str) -> list[Any]:
+    """Of a frame of pandas, the names of columns of these kinds that are not listed; their types are public."""
+    if not hasattr(X, "iloc") or not hasattr(X, "columns"):
+        return []
+    return [
+        name
+        for place, (name, kind) in enumerate(zip(X.columns, X.dtypes, strict=True))
+        if getattr(kind, "kind", "O") in kinds and name not in listed and place not in listed
+    ]
+
+
+def _no_number(column: Any) -> bool:
+    try:
+        np.asarray(column, dtype=np.float64)
+    except (ValueError, TypeError):
+        return True
+    return False
+
+
+def _no_numbers(columns: list[Any]) -> str:
+    where = ", ".join(map(repr, columns))
+    return (
+        f"X holds text or dates where numbers are needed, in {where}; list the values of text in categories=, and "
+        'give a date as a number of days, with bounds=: (frame[name] - pd.Timestamp("2015-01-01")).dt.days'
+    )

@@ -116,13 +116,14 @@ class PublicEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _encoded(self, cells: AnyArray) -> FloatArray:
         """float64[n, d], column after column."""
         encodings = self._encodings()
-        parts = [self._column(cells[:, place], encodings.get(place)) for place in range(cells.shape[1])]
+        names = getattr(self, "feature_names_in_", [None] * cells.shape[1])
+        parts = [self._column(cells[:, place], encodings.get(place), name) for place, name in enumerate(names)]
         return np.concatenate(parts, axis=1)
 
-    def _column(self, cells: AnyArray, how: Range | Categories | None) -> FloatArray:
+    def _column(self, cells: AnyArray, how: Range | Categories | None, name: str | None) -> FloatArray:
         if isinstance(how, Categories):
             return how.encode(cells).astype(np.float64)
-        numbers = as_numbers(cells)
+        numbers = as_numbers(cells, name)
         if how is not None:
             return how.encode(numbers).astype(np.float64)
         return np.nan_to_num(numbers, nan=0.0, posinf=0.0, neginf=0.0)[:, None]

@@ -98,7 +98,7 @@ def test_without_pillow_the_extra_is_named(empty_folder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     (empty_folder / "cifar10").mkdir()
     (empty_folder / "cifar10" / "train_1.webp").write_bytes(b"")
-    with pytest.raises(pp.InvalidInput, match=r"pip install 'privypurse\[images\]'"):
+    with pytest.raises(pp.InvalidInput, match=r"pip install '.\[images\]' in a clone"):
         datasets.cifar10()
 
 

@@ -209,7 +209,7 @@ def test_without_transformers_it_says_what_it_needs(monkeypatch):
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name))
-    with pytest.raises(ImportError, match=r"needs transformers: pip install 'privypurse\[huggingface\]'"):
+    with pytest.raises(ImportError, match=r"needs transformers: pip install '.\[huggingface\]' in a clone"):
         importlib.reload(privypurse.huggingface)
 
 

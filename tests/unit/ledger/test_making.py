@@ -50,6 +50,21 @@ def test_what_was_there_before_stays(capsys: pytest.CaptureFixture[str], folder:
         assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
+@pytest.mark.parametrize("more", ["", "--key absent.key", "--key new.key --anchor a.json"])
+def test_a_second_ledger_in_its_place_is_told_first_and_how_to_use_the_one_that_is_there(
+    capsys: pytest.CaptureFixture[str], folder: Path, more: str
+) -> None:
+    """Before a key that is missing, or an anchor that is there too."""
+    where = ["--ledger", "sqlite:///new.db"]
+    assert cli.main([*INIT, *where, "--key", "new.key", "--anchor", "a.json"]) == 0
+    capsys.readouterr()
+    assert cli.main([*INIT, *where, *more.split()]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {folder / 'new.db'} is there already")
+    assert "--ledger sqlite:///new.db" in said
+    assert cli.main(["ledger", "show", *where, "--anchor", "a.json"]) == 0
+
+
 def test_an_anchor_goes_with_a_ledger_that_is_not_committed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next attempt would be refused for it."""
     real = Database.writer

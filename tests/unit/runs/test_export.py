@@ -122,6 +122,21 @@ def test_equal_answers_without_privypurse_and_torch(tmp_path, monkeypatch, capsy
     require_clean(tmp_path / "run")
 
 
+def test_a_column_that_is_missing_is_named_without_privypurse_too(tmp_path):
+    """With the mend, and no traceback; no cell of the table is shown."""
+    (tmp_path / "encoder.json").write_text(Encoder(COLUMNS, TARGETS["classes"]).to_json(), "utf-8")
+    gone, *there = ODD
+    with open(tmp_path / "new.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([there, ["zebra-7731"] * len(there)])
+    said = subprocess.run(
+        [sys.executable, str(EXAMPLE), str(tmp_path), str(tmp_path / "new.csv")], capture_output=True, text=True
+    )
+    assert said.returncode == 1
+    assert said.stderr.startswith(f"{tmp_path / 'new.csv'} has no column {gone!r}; its first line has to name it")
+    assert "Traceback" not in said.stderr
+    assert "zebra" not in said.stderr + said.stdout
+
+
 def require_clean(folder):
     """Listed, public, intact, and without a word of the machine that wrote them."""
     files = RunFolder.open(folder).files
@@ -188,4 +203,4 @@ def test_what_is_not_installed_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     code, _, error = run(capsys, f"export {tmp_path}")
     assert code == 2
-    assert "privypurse export needs onnxscript: pip install 'privypurse[onnx]'" in error
+    assert "privypurse export needs onnxscript: pip install '.[onnx]' in a clone" in error

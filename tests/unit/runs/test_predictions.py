@@ -173,6 +173,7 @@ REFUSED = {
     "header alone": ("predict classes empty.csv -o out.csv", ["no rows"]),
     "nothing at all": ("predict classes void.csv -o out.csv", ["void.csv", "Empty"]),
     "ids as answers": ("predict number odd.csv --id prediction -o out.csv", ["--id is 'prediction'", "rename"]),
+    "there already": ("predict classes new.csv -o out.csv", ["--out out.csv exists", "--overwrite"]),
     "changed": ("predict changed new.csv -o out.csv", ["model.pt was changed"]),
 }
 
@@ -192,7 +193,7 @@ def test_errors_name_the_argument_and_the_mend_and_no_cell(capsys, folder, case)
     shutil.copytree("classes", "changed")
     (folder / "changed" / "model.pt").write_bytes(b"other")
     line, words = REFUSED[case]
-    code, out, error = run(capsys, line)
+    code, out, error = run(capsys, line if case == "there already" else f"{line} --overwrite")
     assert (code, out) == (2, "")
     for word in words:
         assert word in error
@@ -220,11 +221,17 @@ def test_the_search_for_cells_finds_one():
 
 def test_what_goes_well_says_nothing_of_a_row(capsys):
     for kind in TARGETS:
-        assert not cells_in(done(capsys, f"predict {kind} new.csv --id who -o out.csv"))
+        assert not cells_in(done(capsys, f"predict {kind} new.csv --id who -o {kind}.csv"))
+
+
+def test_a_file_is_replaced_where_that_is_asked_for(capsys):
+    done(capsys, "predict classes new.csv -o out.csv")
+    done(capsys, "predict number new.csv -o out.csv --overwrite")
+    assert read("out.csv")[0] == ["prediction"]
 
 
 def test_without_torch_the_command_says_what_it_needs(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     code, _, error = run(capsys, "predict classes new.csv -o out.csv")
     assert code == 2
-    assert "privypurse predict needs torch: pip install 'privypurse[training]'" in error
+    assert "privypurse predict needs torch: pip install '.[training]' in a clone" in error

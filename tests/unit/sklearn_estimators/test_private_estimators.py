@@ -287,7 +287,7 @@ def test_without_scikit_learn_it_says_what_it_needs():
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "privypurse.sklearn needs sklearn: pip install 'privypurse[sklearn]'\n"
+    assert done.stdout == "privypurse.sklearn needs sklearn: pip install '.[sklearn]' in a clone\n"
 
 
 def test_both_take_the_same_arguments_but_for_what_is_predicted():

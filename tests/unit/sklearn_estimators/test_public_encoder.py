@@ -50,6 +50,29 @@ def test_a_row_follows_from_itself_alone(made, alone):
     assert np.array_equal(one[1:], two[1:]) == alone
 
 
+DAYS = pd.date_range("2020-01-01", periods=5)
+
+
+@pytest.mark.parametrize("categories", [None, {"town": ["Ulm", "Bonn"]}])
+@pytest.mark.parametrize("since", [DAYS, DAYS.strftime("%Y-%m-%d"), DAYS.date], ids=["dates", "text", "objects"])
+def test_a_column_that_holds_no_numbers_is_named_with_its_mend(since, categories):
+    frame = FRAME.assign(since=since)
+    given = frame if categories else frame[["age", "since"]]
+    with pytest.raises(pp.InvalidInput, match=r"are needed, in 'since'; list .*categories=.*\.dt\.days") as refused:
+        PublicEncoder(categories=categories).fit_transform(given)
+    assert "2020" not in str(refused.value)
+    days = given.assign(since=(pd.to_datetime(frame["since"]) - pd.Timestamp("2015-01-01")).dt.days)
+    assert PublicEncoder(bounds={"since": (0, 4000)}, categories=categories).fit_transform(days).shape[0] == 5
+
+
+def test_a_column_of_objects_that_are_numbers_is_not_blamed():
+    """Numbers with gaps often come so: only what is no number is named."""
+    frame = pd.DataFrame({"age": pd.Series([18, None], dtype=object), "town": ["Ulm", "Bonn"]})
+    with pytest.raises(pp.InvalidInput, match=r"in 'town'; list"):
+        PublicEncoder().fit(frame)
+    assert PublicEncoder().fit_transform(frame[["age"]]).tolist() == [[18], [0]]
+
+
 def test_it_fits_into_a_column_transformer():
     numbers = ("numbers", PublicEncoder((18, 90)), ["age"])
     towns = ("towns", PublicEncoder(categories={"town": ["Ulm"]}), ["town"])
