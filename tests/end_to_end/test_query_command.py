@@ -317,6 +317,7 @@ def test_an_answer_can_be_written_as_a_public_file(capsys, people, tmp_path):
     )
     assert {each.what for each in pp.verify("asked").of("fits")} == {"files", "cost", "noise"}
     assert json.loads((tmp_path / "asked" / "answer.json").read_text(encoding="utf-8")) == json.loads(out)
+    assert json.loads(out)["unit"] == "record"  # without --person: nothing is promised to whoever has two
     before = spent()
     code, _, err = run(capsys, "people.csv --out asked count --noise 20")
     assert code == 2
@@ -354,6 +355,7 @@ def test_a_question_under_a_ledger_is_charged_there_for_whatever_rows(capsys, pe
     code, out, err = run(capsys, f"{UNDER} --purpose 'to plan wards' --json --out asked count --noise 4")
     assert (code, err) == (0, "")
     answer = json.loads(out)
+    assert answer["unit"] == "person"
     # At noise 4 a count costs 16/(2·16) = 0.5 nats at order 16: more than ε = 1 holds, so nobody is counted.
     assert abs(answer["value"]) < 4 * 7
     assert {name: file.public for name, file in RunFolder.open("asked").files.items()} == {

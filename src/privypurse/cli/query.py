@@ -165,7 +165,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
             seed=options.seed,
         )
     answer = _asked(analyst, options)
-    text = json.dumps(answer.to_json(), ensure_ascii=False)
+    unit = "record" if options.person is None else "person"
+    text = json.dumps({**answer.to_json(), "unit": unit}, ensure_ascii=False)
     if options.json:
         console.print(text, markup=False, soft_wrap=True)
     else:

@@ -25,6 +25,7 @@ from privypurse.ledger.ledger import Ledger
 from privypurse.ledger.lifetime import MOST_RUNGS
 
 _NEWLY_MADE = 2  # entries: that it was made, and who joined
+_ABOUT = "made for the people who joined first: its rungs follow from what they granted"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def make(place: Place, budgets: Budgets, *, adversary: str = "server", purpose: 
             epsilon, delta = budgets.epsilon[first], budgets.delta[first]
             rungs = rungs_for(epsilon, delta, MOST_RUNGS)
             key = keys.new()
-            made = Ledger.create(url_of(beside), rungs, adversary=adversary, about=about, key=key)
+            made = Ledger.create(url_of(beside), rungs, adversary=adversary, about=about or _ABOUT, key=key)
             made.join(ids, on_rungs(made, ids, epsilon, delta), purpose=purpose)
             keys.write(place.key, key)
             os.rename(beside, place.file)

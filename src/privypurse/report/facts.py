@@ -59,8 +59,8 @@ class PublicFacts:
     """Whether noise and coins can be repeated: a test, which protects nothing."""
     under_ledger: bool | None = None
     simulated_budgets: bool = False
-    told: tuple[tuple[int, float], ...] = ()
-    """(step, answer) of each private question of a stopping rule."""
+    told: tuple[tuple[int | None, float], ...] = ()
+    """(step, answer) of each private question of a stopping rule; no step where steps are not told."""
     private_ranges: Json | None = None
     """Where ends and categories of columns were asked of the people: the share of every purse that this took."""
     test: Json | None = None
@@ -134,8 +134,9 @@ _WORDS = ("data", "method", "filter", "accountant", "unit", "protects", "promise
 
 
 def _facts(folder: RunFolder, shown: tuple[str, ...], read: Mapping[str, Json]) -> PublicFacts:
-    facts, terms = read.get(FACTS, {}), read.get(TERMS)
-    known = {**_of_terms(terms), **{name: facts[name] for name in (*_NUMBERS, *_WORDS) if name in facts}}
+    facts, terms, answer = read.get(FACTS, {}), read.get(TERMS), read.get(ANSWER)
+    asked = {} if answer is None or "unit" not in answer else {"unit": answer["unit"]}
+    known = {**_of_terms(terms), **asked, **{name: facts[name] for name in (*_NUMBERS, *_WORDS) if name in facts}}
     return PublicFacts(
         command=folder.command,
         files=shown,
@@ -144,11 +145,11 @@ def _facts(folder: RunFolder, shown: tuple[str, ...], read: Mapping[str, Json]) 
         seeded=bool(facts.get("seeded", False)),
         under_ledger=facts.get("under_ledger"),
         simulated_budgets=bool(facts.get("simulated_budgets", False)),
-        told=tuple((int(one["step"]), float(one["answer"])) for one in facts.get("told", ())),
+        told=tuple((one.get("step"), float(one["answer"])) for one in facts.get("told", ())),
         private_ranges=facts.get("private_ranges"),
         test=read.get(TEST),
         terms=terms,
-        answer=read.get(ANSWER),
+        answer=answer,
         about={"date": folder.begun or "not stated"}
         | {str(name): str(said) for name, said in facts.get("about_run", {}).items()},
     )

@@ -44,7 +44,7 @@ def deployment(facts: PublicFacts) -> dict[str, Any]:
             "dp_variant": {
                 "variant_name": "Approximate DP",
                 "data_domain": about.get("data subjects", NOT_STATED),
-                "unprotected_quantities": _UNPROTECTED.get(facts.protects or "presence", NOT_STATED),
+                "unprotected_quantities": _UNPROTECTED.get(facts.protects or "", NOT_STATED),
             },
             "privacy_loss": _privacy_loss(facts),
             "deployment_model": _model(facts),
@@ -87,10 +87,10 @@ def _privacy_loss(facts: PublicFacts) -> dict[str, Any]:
     cost = {} if facts.answer is None else facts.answer["cost"]
     epsilon, delta = cost.get("epsilon", facts.epsilon), cost.get("delta", facts.delta)
     told = {name: value for name, value in (("epsilon", epsilon), ("delta", delta)) if value is not None}
-    unit = {"record": "record, each counted as one person"}.get(facts.unit or "", "person, with all their records")
+    units = {"record": "record, each counted as one person", "person": "person, with all their records"}
     return {
-        "privacy_unit": unit,
-        "privacy_unit_details": _NEIGHBOURS.get(facts.protects or "presence", NOT_STATED),
+        "privacy_unit": units.get(facts.unit or "", NOT_STATED),
+        "privacy_unit_details": _NEIGHBOURS.get(facts.protects or "", NOT_STATED),
         **({"privacy_parameters": told} if told else {}),
         "privacy_parameters_details": _personal(facts),
     }

@@ -85,7 +85,7 @@ def _epsilon(facts: PublicFacts) -> str:
 
 
 def _named(name: str, epsilon: float) -> str:
-    return name if name.startswith("ε = ") else f"{name} {epsilon:g}"
+    return name if name == f"ε = {epsilon:g}" else f"{name} {epsilon:g}"
 
 
 def _lasting(facts: PublicFacts) -> str:
@@ -131,7 +131,8 @@ def _steps(facts: PublicFacts) -> str:
     if facts.terms is not None:
         return f"{facts.terms['rounds']:,} rounds of {facts.terms['local_steps']:,} local steps"
     if facts.steps is None:
-        return "not told: they were computed from how many people there are" if facts.method else NOT_STATED
+        said = "not told: they were computed from how many people there are, or the plan does not say"
+        return said if facts.method else NOT_STATED
     return f"{facts.steps:,}"
 
 
@@ -240,7 +241,9 @@ def _statistics(facts: PublicFacts) -> str:
         share = percent(facts.private_ranges["share"])
         said.append(f"ends and categories of columns, for {share} of everybody's ε")
     if facts.told:
-        answers = ", ".join(f"{answer:.5g} at step {step:,}" for step, answer in facts.told)
+        answers = ", ".join(
+            f"{answer:.5g}" + ("" if step is None else f" at step {step:,}") for step, answer in facts.told
+        )
         said.append(f"{len(facts.told):,} noisy answers of a stopping rule, paid for in the ε above: {answers}")
     return "; ".join(said) or "none"
 

@@ -12,7 +12,7 @@ import numpy as np
 from privypurse.arrays import FloatArray
 from privypurse.plans import Plan
 from privypurse.runs.measures import WHOSE, Measured
-from privypurse.runs.plan_facts import SEEDED, facts_of_choices, facts_of_plan, levels_of_plan
+from privypurse.runs.plan_facts import SEEDED, facts_of_choices, facts_of_plan, levels_of_plan, steps_are_public
 from privypurse.runs.public_choices import PublicChoices
 from privypurse.training.evaluation import Score
 from privypurse.training.individual.spending import Spending
@@ -35,16 +35,18 @@ def facts_of(
     """Constants of training, what was promised, and released answers: what may be published beside the model.
 
     A noise multiplier that was solved from everybody's budgets tells something about them, and is none of these;
-    nor are steps that were computed from how many people there are.
+    nor are steps that were computed from how many people there are, nor the first step after those, at which a
+    stopping rule begins to ask.
     """
     told = [] if trained.spending is None else trained.spending.told
     chosen = PublicChoices() if chosen is None else chosen
+    shown = steps_are_public(plan, chosen)
     return {
         "data": data,
         **facts_of_plan(plan, seeded),
-        **({} if chosen.steps_tell_people else {"steps": trained.steps, "fixed_steps": plan.steps}),
+        **({"steps": trained.steps, "fixed_steps": plan.steps} if shown else {}),
         **facts_of_choices(chosen, seeded),
-        "told": [{"step": step, "answer": answer} for step, answer in told],
+        "told": [{**({"step": step} if shown else {}), "answer": answer} for step, answer in told],
     }
 
 

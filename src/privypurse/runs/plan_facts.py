@@ -36,6 +36,11 @@ def facts_of_plan(plan: Plan, seeded: bool) -> dict[str, Any]:
     }
 
 
+def steps_are_public(plan: Plan, chosen: PublicChoices) -> bool:
+    """Whether the number of steps may be told. Where presence is protected it never follows from people."""
+    return plan.promise is Promise.PRESENCE or not chosen.steps_tell_people
+
+
 def facts_of_choices(chosen: PublicChoices, seeded: bool) -> dict[str, Any]:
     """What was chosen in public. Beside a promise that is none stands no ε."""
     return {

@@ -30,7 +30,7 @@ class PublicChoices:
     about: Mapping[str, str] = field(default_factory=dict)
     """What [about] says of the run, and the day on which it began."""
     steps_tell_people: bool = False
-    """Whether the number of steps was computed from how many people there are."""
+    """Whether steps were computed from how many people there are, or may have been: a plan's file does not say."""
 
     range_share: float | None = None
     """Of every purse, what went to ends and categories of columns before the plan was made."""
@@ -46,7 +46,7 @@ class PublicChoices:
             levels=_levels(asked, ledger),
             simulated=asked is not None and asked.simulate is not None,
             about={**config.about.said(config.training.purpose), "date": begun},
-            steps_tell_people=isinstance(plan, NewPlan) and plan.epochs is not None and plan.people is None,
+            steps_tell_people=not isinstance(plan, NewPlan) or (plan.epochs is not None and plan.people is None),
             range_share=None if config.private_ranges is None else config.private_ranges.share,
             at_most=plan.at_most if isinstance(plan, NewPlan) else None,
         )
@@ -54,7 +54,7 @@ class PublicChoices:
 
 def _delta(asked: Grants, ledger: Ledger | None) -> float | None:
     if asked.delta is None:
-        return usual_delta(ledger)
+        return None if ledger is not None and _rungs_tell_grants(ledger) else usual_delta(ledger)
     return None if isinstance(asked.delta, str) else float(asked.delta)
 
 
@@ -63,6 +63,14 @@ def _levels(asked: Grants | None, ledger: Ledger | None) -> dict[str, float]:
         return {f"ε = {epsilon:g}": epsilon for epsilon in sorted(asked.simulate.epsilon)}
     if asked is not None and asked.levels is not None:
         return {name: float(epsilon) for name, epsilon in sorted(asked.levels.items(), key=lambda item: item[1])}
-    if ledger is not None:
+    if ledger is not None and not _rungs_tell_grants(ledger):
         return {f"ε = {epsilon:g}": epsilon for epsilon in sorted({rung.epsilon for rung in ledger.rungs})}
     return {}
+
+
+def _rungs_tell_grants(ledger: Ledger) -> bool:
+    """Whether its rungs follow from what its people granted: so do those of ledgers that say whose they are.
+
+    Whoever makes a ledger for everybody (`privypurse ledger init`) names the rungs, and says nothing else of it.
+    """
+    return bool(ledger.about)

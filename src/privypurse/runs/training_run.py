@@ -30,6 +30,7 @@ from privypurse.runs.measures import MEMBERS, Measured, measure
 from privypurse.runs.metrics import facts_of, figures_by_name, history, metrics_of, spending_lines
 from privypurse.runs.models import model_of, optimizer_of
 from privypurse.runs.objectives import losses_of
+from privypurse.runs.plan_facts import steps_are_public
 from privypurse.runs.planning import plan_of
 from privypurse.runs.predictor import PARAMETERS, add_network
 from privypurse.runs.private_ranges import NAME as RANGES
@@ -199,7 +200,8 @@ def _add_all(
         folder.add_json("gaps.json", gaps(records.train, config.data.encoder))
     members = measure(model, records.train, records.target, MEMBERS) if settings.measure_members else None
     # Steps that were computed from how many people there are would be told by a public history, too.
-    course = [] if chosen.steps_tell_people and found is not None and not found.internal else history(trained)
+    public = found is not None and not found.internal
+    course = [] if public and not steps_are_public(plan, chosen) else history(trained)
     add_measures(folder, found, members, course, plots=settings.plots, seeded=seeded)
     if members is not None and spent is not None:
         folder.add_json("spent_by_group.json", spent_by_group(members, spent[known(records.train.labels)]))

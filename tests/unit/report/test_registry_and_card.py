@@ -82,6 +82,16 @@ def test_an_entry_says_that_everybody_has_their_own_epsilon(facts: PublicFacts, 
     assert deployment(answered())["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] == 0.19
 
 
+@pytest.mark.parametrize("unit", [None, "record", "person"])
+def test_an_answer_claims_no_unit_and_no_neighbours_that_nobody_stated(unit: str | None) -> None:
+    """A question without ids is about records: "person, with all their records" would promise more than was kept."""
+    loss = deployment(replace(answered(), unit=unit))["deployment"]["privacy_loss"]
+    assert loss["privacy_unit"].split(",")[0] == (unit or "not stated")
+    assert loss["privacy_unit_details"] == "not stated"
+    variant = deployment(answered())["deployment"]["dp_variant"]
+    assert variant["unprotected_quantities"] == "not stated"
+
+
 def test_what_was_done_before_training_is_said(facts: PublicFacts) -> None:
     def said(facts: PublicFacts) -> str:
         return str(deployment(facts)["deployment"]["implementation"]["preprocessing_and_hyperparameter_tuning"])

@@ -12,9 +12,15 @@ import pytest
 
 import privypurse as pp
 from privypurse.errors import PrivyPurseWarning
+from privypurse.ledger import keys
+from privypurse.ledger.private import private_ledger
+from privypurse.queries.table_ledger import table_ledger
 from privypurse.report.facts import PublicFacts, internal_facts, public_facts
+from privypurse.runs.config import parse_config
 from privypurse.runs.folder import RunFolder
-from run_folders import trained
+from privypurse.runs.public_choices import PublicChoices
+from privypurse.runs.training_run import train_by
+from run_folders import LINES, trained
 
 PRESENCE = "noise_multiplier = 3.0"
 
@@ -94,6 +100,72 @@ def test_steps_that_tell_how_many_people_there_are_stay_inside(tmp_path: Path) -
     assert '"steps"' not in (folder / "facts.json").read_text("utf-8")
     assert '"step"' not in (folder / "test.json").read_text("utf-8")
     assert internal_facts(folder).shown.steps == 6  # 1.5 · 40 people / 10
+
+
+@pytest.mark.slow
+@pytest.mark.needs("report")
+def test_a_stopping_rule_does_not_tell_when_it_began_where_steps_are_not_told(tmp_path: Path) -> None:
+    """It asks first after the fixed steps, which were computed from how many people there are."""
+    from privypurse.report.page import report
+
+    stop = 'extra_steps = 4\nstop = { kind = "plateau", noise = 50, every = 2, most = 2 }'
+    told = []
+    for people in (40, 30):
+        plan, home = f"epochs = 1.5\n{stop}", tmp_path / str(people)
+        folder = trained(home, LINES[:people], plan=plan, more="[individual]\nevery = 2")
+        facts = json.loads((folder / "facts.json").read_text("utf-8"))
+        answers = facts.pop("told")
+        assert all(set(each) == {"answer"} for each in answers)
+        assert [step for step, _ in public_facts(folder).told] == [None] * len(answers)
+        told.append(facts)
+        assert "at step" not in report(folder)
+    assert told[0] == told[1]
+    open_steps = trained(tmp_path / "open", plan=stop, more="[individual]\nevery = 2")
+    assert public_facts(open_steps).told[0][0] == 6  # given, and so told
+    assert "at step 6" in report(open_steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sigma", "steps"), [(None, None), (3.0, 6)])
+def test_steps_of_a_plan_from_a_file_are_told_only_where_presence_is_protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigma: float | None, steps: int | None
+) -> None:
+    """The file does not say whether they were computed from how many people there are."""
+    monkeypatch.chdir(tmp_path)
+    epsilon, ids = [1.0 + i % 2 for i in range(40)], [f"p{i}" for i in range(40)]
+    people = None if sigma is None else 40
+    budgets = pp.Budgets(epsilon, delta=1e-5, person=ids)
+    options = {"noise_multiplier": sigma, "people": people, "accountant": "rdp"}
+    pp.plan(budgets, epochs=1.5, batch_size=10, **options).save("plan.json")
+    rows = "\n".join(f"{i},{('no', 'yes')[i % 2]},p{i}" for i in range(40))
+    Path("people.csv").write_text(f"age,answer,id\n{rows}\n", encoding="utf-8")
+    text = (
+        'plan = "plan.json"\n[data]\ntable = "people.csv"\nlabel = "answer"\nclasses = ["no", "yes"]\nperson = "id"\n'
+        '[data.features]\nage = { low = 0, high = 100 }\n[model]\nkind = "mlp"\nhidden = []\n'
+        '[optimizer]\nname = "SGD"\nlr = 0.1\n[training]\ndevice = "cpu"'
+    )
+    assert public_facts(train_by(parse_config(text)).folder).steps == steps
+
+
+def test_rungs_that_follow_from_grants_are_no_levels_that_people_could_choose(tmp_path: Path) -> None:
+    """A table's own ledger takes its rungs from its people; one that is made for everybody has public ones."""
+    budgets = pp.Budgets([1.03, 2.07, 3.11], delta=[1e-5, 2e-6, 1e-5], person=["a", "b", "c"])
+    config = parse_config(
+        '[data]\ntable = "people.csv"\nlabel = "answer"\nclasses = ["no", "yes"]\nperson = "id"\n'
+        '[data.features]\nage = { low = 0, high = 100 }\n[budgets]\nepsilon = "epsilon"\n'
+        '[plan]\nsteps = 6\nbatch_size = 10\nat_most = 0.5\nnoise_multiplier = 3.0\n[model]\nkind = "mlp"\n'
+        '[optimizer]\nname = "SGD"\nlr = 0.1'
+    )
+    for ledger in (
+        private_ledger(tmp_path / "silo", budgets),
+        table_ledger(tmp_path / "people.csv.ledger", budgets, {"people": "id"}).ledger,
+    ):
+        assert {rung.epsilon for rung in ledger.rungs} == {1.03, 2.07, 3.11}  # each somebody's own
+        chosen = PublicChoices.of(config, ledger)
+        assert (dict(chosen.levels), chosen.delta) == ({}, None)
+    common = pp.Ledger.create(f"sqlite:///{tmp_path / 'all.db'}", [(1.0, 1e-5), (2.0, 1e-5)], key=keys.new())
+    chosen = PublicChoices.of(config, common)
+    assert (dict(chosen.levels), chosen.delta) == ({"ε = 1": 1.0, "ε = 2": 2.0}, 1e-5)
 
 
 def test_internal_facts_are_everything(run: Path) -> None:

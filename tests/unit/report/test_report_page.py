@@ -169,6 +169,11 @@ def test_what_others_wrote_stays_text(run: Path) -> None:
     assert len(Page.of(html).all("script")) == 2
 
 
+def test_a_level_whose_name_looks_like_another_epsilon_is_shown_with_its_own(run: Path) -> None:
+    told = replace(public_facts(run), levels={"ε = 0.1": 8.0, "ε = 2": 2.0})
+    assert dict(sections.promise(told).facts)["ε"] == "each person's own: ε = 0.1 8, ε = 2"
+
+
 def test_series_are_seen_on_their_ground() -> None:
     base, own = _pages._source("page.css"), _pages._source("report.css")
     grounds = [part.split(";")[0].strip() for part in base.split("--ground:")[1:3]]
