@@ -8,7 +8,7 @@ WORKERS ?= 2
 # What only the full gate runs; pyproject.toml says what these marks mean.
 FULL_ONLY := slow or flower or hf or lightning or postgres or browser or docs
 
-.PHONY: help demo test test-full lint types format bench tables clean
+.PHONY: help demo test test-full lint types format browser bench tables clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,10 @@ types: $(VENV)/.dev  ## mypy
 format: $(VENV)/.dev  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+browser:  ## Debian's chromium for tests of pages, where this may install it; without one they are skipped
+	@command -v chromium >/dev/null || tools/debian chromium
+	@command -v chromium || echo "Chromium is not here and could not be installed: pages are tested without a browser" >&2
 
 bench: $(VENV)/.dev  ## speed of planning, training, accounting and questions beside the peers, and of the ledger
 	$(BIN)/python -m benchmarks.plan

@@ -14,7 +14,7 @@ def why_not() -> str | None:
     own = Path.home() / ".cache" / "ms-playwright"
     if shutil.which("chromium") or list(own.glob("chromium*")):
         return None
-    return "there is no Chromium: apt-get install chromium, or playwright install chromium"
+    return "there is no Chromium: make browser (as root, on Debian), or playwright install chromium"
 
 
 @contextmanager

@@ -94,8 +94,9 @@ def shrunk(variance: FloatArray, degrees: float) -> FloatArray:
     """Each variance drawn towards a common one, as strongly as their scatter says that they have one.
 
     Smyth (2004), Stat. Appl. Genet. Mol. Biol. 3(1), Article 3, §6.2: sample variances with d degrees of freedom
-    around scaled inverse-χ² ones with d₀. log s² has variance ψ'(d/2) + ψ'(d₀/2), which gives d₀, and the posterior
-    mean is (d₀·s₀² + d·s²)/(d₀ + d). One variance for all, as Carlini et al. take it where models are few, is d₀ = ∞.
+    around scaled inverse-χ² ones with d₀. log s² has variance ψ'(d/2) + ψ'(d₀/2), which gives d₀, and a variance
+    becomes (d₀·s₀² + d·s²)/(d₀ + d), one over the posterior mean of its inverse. One variance for all, as Carlini et
+    al. take it where models are few, is d₀ = ∞.
     """
     half = degrees / 2
     log = np.log(variance) - float(special.digamma(half)) + math.log(half)
