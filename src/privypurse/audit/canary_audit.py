@@ -20,7 +20,7 @@ from privypurse.audit import readings, roc
 from privypurse.audit.canaries import Canaries, Scored, WithCanaries, with_canaries
 from privypurse.audit.claims import audited_levels, claimed, family_of, require_somebody
 from privypurse.audit.families import Family
-from privypurse.audit.result import BOUNDS, AuditResult, Cost, Group, Reading, Roc
+from privypurse.audit.result import BOUNDS, AuditResult, Cost, Group, Reading, Roc, confidence_of_each, over_groups
 from privypurse.audit.subject import Subject
 from privypurse.errors import PrivyPurseWarning
 from privypurse.plans import Plan
@@ -38,7 +38,8 @@ _TRIAL = 5  # steps by which the time is estimated
 class CanaryAudit:
     """One training with ``canaries`` of each of at most ``groups`` budget groups, read at ``confidence`` by group.
 
-    ``verdict`` names the reading that flags, before anything is seen: "f-dp" or "guesses".
+    ``verdict`` names the reading that flags, before anything is seen: "f-dp" or "guesses". It flags at
+    `confidence_of_each`, so that ``confidence`` holds over all groups together.
     """
 
     subject: Subject
@@ -165,13 +166,11 @@ class CanaryAudit:
         """What the scores of a level's canaries prove, beside its claim."""
         plan = self.subject.plan
         epsilon, delta = claimed(plan, level)
-        if level not in self._families:
-            self._families[level] = family_of(plan, level)
         bounds: dict[Reading, float] = {
-            "guesses": readings.guesses(inside, outside, delta, self.confidence),
-            "f-dp": readings.f_dp(inside, outside, self._families[level], self.confidence),
-            "gaussian scores": readings.gaussian_scores(inside, outside, delta, self.confidence),
+            name: self._read(name, level, inside, outside, self.confidence)
+            for name in ("guesses", "f-dp", "gaussian scores")
         }
+        stricter = confidence_of_each(self.confidence, self.levels.size)
         false, true = roc.curve(inside, outside)
         return Group(
             name=f"ε = {plan.levels.epsilon[level]:g}",
@@ -182,8 +181,21 @@ class CanaryAudit:
             auc=roc.area(inside, outside),
             auc_interval=roc.area_interval(inside, outside, self.confidence),
             roc=Roc(false_positive_rate=tuple(false.tolist()), true_positive_rate=tuple(true.tolist())),
-            flagged=bounds[self.verdict] > epsilon,
+            flagged=self._read(self.verdict, level, inside, outside, stricter) > epsilon,
         )
+
+    def _read(
+        self, reading: Reading, level: int, inside: FloatArray, outside: FloatArray, confidence: float
+    ) -> float:
+        """What a reading proves, or estimates, at this confidence."""
+        delta = float(self.subject.plan.levels.delta[level])
+        if reading == "guesses":
+            return readings.guesses(inside, outside, delta, confidence)
+        if reading == "gaussian scores":
+            return readings.gaussian_scores(inside, outside, delta, confidence)
+        if level not in self._families:
+            self._families[level] = family_of(self.subject.plan, level)
+        return readings.f_dp(inside, outside, self._families[level], confidence)
 
 
 def _records(inputs: Tensor, labels: Tensor, canaries: Canaries) -> TensorDataset:
@@ -216,13 +228,11 @@ def _words(groups: tuple[Group, ...], confidence: float, verdict: Reading) -> It
                 f"ε = {group.claimed_epsilon:.3g} allows: it is at least {found:.3g}, at confidence {confidence:g}."
             )
         else:
+            above = "among several groups chance may show as much"
             yield (
                 f"{group.name}: cleared. The attack proves ε ≥ {found:.3g} and the plan claims at most "
-                f"{group.claimed_epsilon:.3g}; nothing here contradicts it, which does not prove it."
+                f"{group.claimed_epsilon:.3g}; "
+                + (above if group.above(verdict) else "nothing here contradicts it")
+                + ", which does not prove it."
             )
-    if len(groups) > 1:
-        chance = len(groups) * (1 - confidence)
-        yield (
-            f"Each group is read at confidence {confidence:g} by itself: of sound runs at most {chance:.0%} have "
-            "some group flagged."
-        )
+    yield from over_groups(confidence, len(groups))

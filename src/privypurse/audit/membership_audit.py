@@ -19,7 +19,7 @@ from privypurse.audit import lira
 from privypurse.audit.by_group import GroupScores, by_group, paired_difference
 from privypurse.audit.claims import audited_levels, claimed, family_of, require_somebody
 from privypurse.audit.loss_threshold import loss_threshold
-from privypurse.audit.result import AuditResult, Cost, Group, Roc
+from privypurse.audit.result import AuditResult, Cost, Group, Roc, confidence_of_each, over_groups
 from privypurse.audit.shadow_models import ShadowTraining, loss_of
 from privypurse.audit.subject import Subject
 from privypurse.datasets.targets import Classes
@@ -36,7 +36,8 @@ class MembershipAudit:
     """``models`` trainings, each on its half of the made-up records, attacked through what they answer.
 
     ``attack`` "lira": each model is the target in turn. "loss": the loss threshold on each. Neither proves a bound; a
-    group is flagged where even the lower end of its AUC's interval is above what the claimed curve allows anybody.
+    group is flagged where even the lower end of its AUC's interval is above what the claimed curve allows anybody, at
+    `confidence_of_each`.
     """
 
     subject: Subject
@@ -105,8 +106,15 @@ class MembershipAudit:
         names = [f"ε = {epsilon:g}" for epsilon in self.subject.plan.levels.epsilon[self.levels]]
         numbers = np.full(len(self.subject.plan.levels), -1)
         numbers[self.levels] = np.arange(self.levels.size)
-        found = by_group(scores, member, numbers[self.subject.level_of], names, self.confidence)
-        groups = tuple(self._group(int(level), each) for level, each in zip(self.levels, found, strict=True))
+        stricter = confidence_of_each(self.confidence, self.levels.size)
+        found, wider = (
+            by_group(scores, member, numbers[self.subject.level_of], names, confidence)
+            for confidence in (self.confidence, stricter)
+        )
+        groups = tuple(
+            self._group(int(level), each, wide.interval[0])
+            for level, each, wide in zip(self.levels, found, wider, strict=True)
+        )
         return AuditResult(
             attack=self.attack,
             data="made up",
@@ -130,7 +138,7 @@ class MembershipAudit:
                 progress(done + 1, self.models)
         return member, np.stack(phi)
 
-    def _group(self, level: int, found: GroupScores) -> Group:
+    def _group(self, level: int, found: GroupScores, least: float) -> Group:
         epsilon, delta = claimed(self.subject.plan, level)
         allowed = most_area(self.subject.plan, level)
         return Group(
@@ -144,7 +152,7 @@ class MembershipAudit:
                 false_positive_rate=tuple(found.false_positive_rate.tolist()),
                 true_positive_rate=tuple(found.true_positive_rate.tolist()),
             ),
-            flagged=found.interval[0] > allowed,
+            flagged=least > allowed,
         )
 
     def _words(
@@ -167,6 +175,7 @@ class MembershipAudit:
                     for row, mark in zip(phi, member, strict=True)
                 ]
                 yield f"{each.name}: the best threshold is right on {np.mean(rates):.1%} of records, a coin on 50 %."
+        yield from over_groups(self.confidence, len(groups))
         if len(found) > 1:
             difference, p_value = paired_difference(found[0], found[-1])
             yield f"{found[-1].name} less {found[0].name}: AUC {difference:+.3f}, p = {p_value:.2g} over targets."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
@@ -18,6 +19,24 @@ Attack = Literal["canaries", "small-runs", "lira", "loss"]
 Reading = Literal["guesses", "f-dp", "gaussian scores"]
 BOUNDS: tuple[Reading, ...] = ("guesses", "f-dp")
 """Readings that are lower bounds at the stated confidence; Gaussian scores are an estimate and decide nothing."""
+
+
+def confidence_of_each(confidence: float, groups: int) -> float:
+    """The confidence at which each group's verdict is taken, so that all hold together with this one (Bonferroni).
+
+    A sound run has some group flagged with probability at most 1 - confidence, however groups depend on each other.
+    """
+    return 1 - (1 - confidence) / groups
+
+
+def over_groups(confidence: float, groups: int) -> Iterator[str]:
+    """What the verdict makes of several groups; nothing of one."""
+    if groups > 1:
+        yield (
+            f"Each bound holds at confidence {confidence:g} by itself. A group is flagged only at "
+            f"{confidence_of_each(confidence, groups):.4g}, as {groups} groups ask for (Bonferroni): of sound runs "
+            f"at most {1 - confidence:.2g} have any flagged."
+        )
 
 
 class _Plain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -46,7 +65,7 @@ class Group(_Plain, frozen=True, kw_only=True):
     """The ε that the plan certifies at ``delta``."""
     delta: float
     flagged: bool
-    """Whether the reading named beforehand proves more than is claimed."""
+    """Whether the reading named beforehand proves more than is claimed, at `confidence_of_each`."""
     canaries: int | None = None
     targets: int | None = None
     bounds: dict[Reading, float] = {}
@@ -66,6 +85,10 @@ class Group(_Plain, frozen=True, kw_only=True):
             raise ValueError(f"group {self.name!r} has auc {self.auc}, outside of 0 … 1")
         if self.auc_interval is not None and not 0 <= self.auc_interval[0] <= self.auc_interval[1] <= 1:
             raise ValueError(f"group {self.name!r} has auc_interval {self.auc_interval}, outside of 0 … 1")
+
+    def above(self, reading: Reading) -> bool:
+        """Whether this bound lies above the claim, be it flagged or what chance may show among several groups."""
+        return self.bounds.get(reading, 0.0) > self.claimed_epsilon
 
 
 class Fault(_Plain, frozen=True, kw_only=True):
@@ -99,6 +122,7 @@ class AuditResult(_Plain, frozen=True, kw_only=True):
     data: Literal["made up", "members"]
     delta: float
     confidence: float
+    """Of each bound by itself, and of the verdict over all groups, which reads each at `confidence_of_each`."""
     verdict_reading: Reading
     groups: tuple[Group, ...]
     cost: Cost
@@ -119,6 +143,15 @@ class AuditResult(_Plain, frozen=True, kw_only=True):
     def flagged(self) -> bool:
         """Whether some group's claim is refuted."""
         return any(group.flagged for group in self.groups)
+
+    @property
+    def confidence_in_words(self) -> str:
+        """Of a bound, and of the verdict."""
+        each, groups = f"{100 * self.confidence:.4g} %", len(self.groups)
+        if groups == 1:
+            return each
+        stricter = f"{100 * confidence_of_each(self.confidence, groups):.4g} %"
+        return f"{each} for each bound, and for the verdict over {groups} groups, which takes {stricter} of each"
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"

@@ -12,7 +12,7 @@ from privypurse.accounting.attacker_words import attacker_words
 from privypurse.audit import roc
 from privypurse.audit.claims import audited_levels, claimed, family_of, require_somebody
 from privypurse.audit.collusion import collusion
-from privypurse.audit.result import AuditResult, Cost, Group, Roc
+from privypurse.audit.result import AuditResult, Cost, Group, Roc, confidence_of_each, over_groups
 from privypurse.audit.small_runs import SmallWorld, traces
 from privypurse.audit.two_worlds import Bound, bound, by_curves, scores_for
 from privypurse.errors import InvalidInput
@@ -29,7 +29,7 @@ class SmallRunsAudit:
     """``runs`` of each world for each of at most ``groups`` budget groups, read at ``confidence`` by group.
 
     The runs go side by side (`small_runs`). The verdict is the f-DP reading of the score and threshold that the first
-    half of the runs chose.
+    half of the runs chose, at `confidence_of_each`: ``confidence`` holds over all groups together.
     """
 
     plan: Plan
@@ -77,12 +77,13 @@ class SmallRunsAudit:
         begun, groups, words = time.perf_counter(), [], list(_words(self.plan))
         levels = audited_levels(self.plan, self.groups)
         for done, level in enumerate(levels.tolist()):
-            group, found = self._group(level)
+            group, found = self._group(level, confidence_of_each(self.confidence, levels.size))
             groups.append(group)
             release = self.plan.releases()[level] if self.plan.filter is None else None
             words.append(_verdict(group, found, self.confidence, release))
             if progress:
                 progress(done + 1, levels.size)
+        words += over_groups(self.confidence, levels.size)
         words += _others(self.plan, levels.tolist())
         return AuditResult(
             attack="small-runs",
@@ -95,7 +96,7 @@ class SmallRunsAudit:
             words=tuple(words),
         )
 
-    def _group(self, level: int) -> tuple[Group, Bound]:
+    def _group(self, level: int, stricter: float) -> tuple[Group, Bound]:
         world, (epsilon, delta) = SmallWorld(self.plan, level), claimed(self.plan, level)
         seeds = (None, None) if self.seed is None else (self.seed, self.seed + 1)
         inside, outside = (
@@ -104,6 +105,7 @@ class SmallRunsAudit:
         scores = scores_for(world)
         family = family_of(self.plan, level, events=True)
         found = bound(scores, inside, outside, by_curves(family), self.confidence)
+        proved = bound(scores, inside, outside, by_curves(family), stricter).epsilon
         both = scores["likelihood ratio"](inside), scores["likelihood ratio"](outside)
         false, true = roc.curve(*both)
         group = Group(
@@ -115,7 +117,7 @@ class SmallRunsAudit:
             auc=roc.area(*both),
             auc_interval=roc.area_interval(*both, self.confidence),
             roc=Roc(false_positive_rate=tuple(false.tolist()), true_positive_rate=tuple(true.tolist())),
-            flagged=found.epsilon > epsilon,
+            flagged=proved > epsilon,
         )
         return group, found
 

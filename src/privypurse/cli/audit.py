@@ -119,7 +119,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--models", type=int, default=16, metavar="N", help="for lira and loss, even (default: 16)")
     command.add_argument("--groups", type=int, default=4, metavar="N", help="budget groups at most (default: 4)")
-    command.add_argument("--confidence", type=float, default=0.95, metavar="P", help="of each bound (default: 0.95)")
+    said = "of each bound, and of the verdict over all groups (default: 0.95)"
+    command.add_argument("--confidence", type=float, default=0.95, metavar="P", help=said)
     command.add_argument("--verdict", choices=["f-dp", "guesses"], default="f-dp", help="decides (default: f-dp)")
     said = "made-up people beside those who are attacked (default: 2000)"
     command.add_argument("--others", type=int, default=2000, metavar="N", help=said)

@@ -24,13 +24,16 @@ def bounds_chart(audit: AuditResult) -> Chart | None:
         words = "Gaussian scores, an estimate" if name == "gaussian scores" else f"at least, by {_READINGS[name]}"
         found[words] = [group.bounds.get(name) for group in groups]
     flagged = [group.name for group in groups if group.flagged]
-    verdict = (
-        f"The claim is refuted for {', '.join(flagged)}." if flagged else "No attack proved more than is claimed."
-    )
+    above = [group.name for group in groups if group.above(audit.verdict_reading)]
+    verdict = "No attack proved more than is claimed."
+    if flagged:
+        verdict = f"The claim is refuted for {', '.join(flagged)}."
+    elif above:
+        verdict = f"For {', '.join(above)} a bound lies above the claim, as chance may show among several groups."
     return Chart(
         "bounds",
         "What attacks proved, beside the claim",
-        f"{verdict} Bounds hold with confidence {percent(audit.confidence, 0)}; the one by "
+        f"{verdict} Confidence: {audit.confidence_in_words}. The bound by "
         f"{_READINGS[audit.verdict_reading]} was named beforehand as the verdict.",
         ("group", *found),
         tuple(

@@ -165,7 +165,7 @@ def correctness(audit: AuditResult | None, charts: tuple[Chart, ...] = ()) -> Se
         (
             ("Audit", f"{audit.attack}, on {whose}"),
             ("Verdict", "the claim is refuted" if audit.flagged else "nothing was found against the claim"),
-            ("Confidence", percent(audit.confidence, 0)),
+            ("Confidence", audit.confidence_in_words),
             ("Cost", cost),
         ),
         audit.words,
