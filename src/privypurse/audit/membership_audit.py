@@ -160,7 +160,7 @@ class MembershipAudit:
     ) -> Iterator[str]:
         yield (
             "This attacker sees what a model answers and nothing else. At ε ≤ 8 an AUC near 0.5 is usual for "
-            "everybody, and it proves no bound. --attack canaries and small-runs look at the steps."
+            "everybody, and it proves no bound. The attacks canaries and small-runs look at the steps."
         )
         rng = np.random.default_rng()
         for level, each, group in zip(self.levels.tolist(), found, groups, strict=True):
@@ -175,7 +175,7 @@ class MembershipAudit:
                     for row, mark in zip(phi, member, strict=True)
                 ]
                 yield f"{each.name}: the best threshold is right on {np.mean(rates):.1%} of records, a coin on 50 %."
-        yield from over_groups(self.confidence, len(groups))
+        yield from over_groups(self.confidence, len(groups), "interval")
         if len(found) > 1:
             difference, p_value = paired_difference(found[0], found[-1])
             yield f"{found[-1].name} less {found[0].name}: AUC {difference:+.3f}, p = {p_value:.2g} over targets."

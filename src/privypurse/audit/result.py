@@ -29,13 +29,13 @@ def confidence_of_each(confidence: float, groups: int) -> float:
     return 1 - (1 - confidence) / groups
 
 
-def over_groups(confidence: float, groups: int) -> Iterator[str]:
+def over_groups(confidence: float, groups: int, what: str = "bound") -> Iterator[str]:
     """What the verdict makes of several groups; nothing of one."""
     if groups > 1:
         yield (
-            f"Each bound holds at confidence {confidence:g} by itself. A group is flagged only at "
+            f"Each {what} holds at confidence {confidence:g} by itself. A group is flagged only at "
             f"{confidence_of_each(confidence, groups):.4g}, as {groups} groups ask for (Bonferroni): of sound runs "
-            f"at most {1 - confidence:.2g} have any flagged."
+            f"at most {100 * (1 - confidence):.2g} % have any flagged."
         )
 
 
@@ -151,7 +151,9 @@ class AuditResult(_Plain, frozen=True, kw_only=True):
         if groups == 1:
             return each
         stricter = f"{100 * confidence_of_each(self.confidence, groups):.4g} %"
-        return f"{each} for each bound, and for the verdict over {groups} groups, which takes {stricter} of each"
+        return (
+            f"{each} of each group by itself, and of the verdict over {groups} groups, which asks {stricter} of each"
+        )
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"

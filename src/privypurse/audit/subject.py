@@ -126,7 +126,7 @@ def _of_run(plan: Plan, config: RunConfig, run: Predictor, others: int) -> Subje
         model=partial(model_of, config.model, run.shape, run.outputs),
         optimizer=partial(optimizer_of, config.optimizer),
         loss_fn=losses_of(run.target),
-        words=(f"The run's network is trained anew, on {level_of.size:,} made-up records from {where}.",),
+        words=(f"The run's network is trained anew, on made-up records from {where}.",),
         target=run.target,
     )
 
@@ -146,8 +146,7 @@ def stand_in(plan: Plan, others: int = OTHERS) -> Subject:
         optimizer=partial(optimizer_of, Optimizer("SGD", {"lr": 0.1})),
         loss_fn=losses_of(target),
         words=(
-            f"A plan has no network beside it: a small one stands in, on {level_of.size:,} made-up records of "
-            f"{_STAND_IN} numbers.",
+            f"A plan has no network beside it: a small one stands in, on made-up records of {_STAND_IN} numbers.",
         ),
         target=target,
     )

@@ -33,7 +33,7 @@ def bounds_chart(audit: AuditResult) -> Chart | None:
     return Chart(
         "bounds",
         "What attacks proved, beside the claim",
-        f"{verdict} Confidence: {audit.confidence_in_words}. The bound by "
+        f"{verdict} Each bound holds with confidence {percent(audit.confidence, 0)}; the one by "
         f"{_READINGS[audit.verdict_reading]} was named beforehand as the verdict.",
         ("group", *found),
         tuple(
@@ -55,7 +55,8 @@ def roc_chart(audit: AuditResult) -> Chart | None:
         return None
     scored = [group for group in groups if group.auc is not None]
     worst = max(scored, key=lambda group: group.auc or 0, default=None)
-    said = "" if worst is None else f" The largest area under a curve is {worst.auc:.3f}, for {worst.name}."
+    whose = "" if worst is None else worst.name.replace(" ", "\u00a0")  # kept on one line
+    said = "" if worst is None else f" The largest area under a curve is {worst.auc:.3f}, for {whose}."
     return Chart(
         "roc",
         "How well the attack tells members from others",

@@ -6,7 +6,7 @@ import pytest
 import command_line
 import privypurse as pp
 from privypurse.audit.result import AuditResult
-from privypurse.audit.subject import made_up_features, made_up_targets, some_levels, subject_of
+from privypurse.audit.subject import made_up_features, made_up_targets, some_levels, stand_in, subject_of
 from privypurse.datasets.encoder import Encoder
 from privypurse.datasets.encoding import Categories, Flag, Range
 from privypurse.datasets.targets import Classes, Flags, Number
@@ -113,6 +113,14 @@ def test_made_up_targets_are_as_the_target_encodes_them():
     assert numbers.shape == (100, 1)
     assert numbers.min() >= 0
     assert made_up_targets(Flags(("a", "b")), 100, rng).shape == (100, 2)
+
+
+def test_what_is_said_of_made_up_records_tells_no_head_count():
+    """An audit on made-up records may stand in a public report, where the numbers of people are not told."""
+    plan = pp.plan(pp.Budgets([1.0] * 60), "uniform", steps=2, batch_size=10, accountant="rdp")
+    one, other = (stand_in(plan.for_nobody(plan.level_of[:people])) for people in (59, 60))
+    assert len(one.inputs) < len(other.inputs)
+    assert one.words == other.words
 
 
 def test_few_people_stand_for_many_in_their_proportions():

@@ -63,13 +63,15 @@ def test_result_and_page_say_it() -> None:
     )
     fixed = {"confidence": 0.95, "delta": 1e-5, "verdict_reading": "f-dp", "cost": Cost(trainings=1, seconds=2.0)}
     result = AuditResult(attack="canaries", data="made up", groups=groups, **fixed)
-    said = "95 % for each bound, and for the verdict over 2 groups, which takes 97.5 % of each"
+    said = "95 % of each group by itself, and of the verdict over 2 groups, which asks 97.5 % of each"
     assert result.confidence_in_words == said
     assert AuditResult(attack="canaries", data="made up", groups=groups[:1], **fixed).confidence_in_words == "95 %"
     require("report")
     from privypurse.report.other_charts import bounds_chart
+    from privypurse.report.sections import correctness
 
     chart = bounds_chart(result)
     assert chart is not None
     assert chart.sentence.startswith("For b a bound lies above the claim, as chance may show")
-    assert said in chart.sentence
+    assert "Each bound holds with confidence 95 %" in chart.sentence
+    assert ("Confidence", said) in correctness(result).facts
