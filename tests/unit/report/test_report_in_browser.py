@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,11 @@ import pytest
 
 from browser import launched
 from components import require
+from privypurse.audit.canary_audit import CanaryAudit
+from privypurse.audit.membership_audit import MembershipAudit
+from privypurse.audit.result import AuditResult
+from privypurse.audit.small_runs_audit import SmallRunsAudit
+from privypurse.audit.subject import Subject, subject_of
 
 require("report")
 from privypurse.report import page  # noqa: E402
@@ -151,3 +156,25 @@ def test_the_numbers_of_a_chart_are_read_out(chromium: Any, pages: dict[str, Pat
         assert chart.get_by_role("columnheader").count() == 3
         assert chart.get_by_role("cell").count() == 2 * 3
         assert tab.get_by_role("heading", level=1).count() == 1
+
+
+ATTACKS: dict[str, Callable[[Subject], AuditResult]] = {
+    "canaries": lambda subject: CanaryAudit(subject, canaries=100).run(),
+    "small-runs": lambda subject: SmallRunsAudit(subject.plan, runs=200).run(),
+    "lira": lambda subject: MembershipAudit(subject, "lira", models=6).run(),
+    "loss": lambda subject: MembershipAudit(subject, "loss", models=6).run(),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_an_attack_really_found_is_drawn(chromium: Any, run: Path, tmp_path: Path, attack: str) -> None:
+    found = AuditResult.from_json(ATTACKS[attack](subject_of(run)).to_json())
+    (tmp_path / "report.html").write_text(page.report(run, edition="internal", audit=found), encoding="utf-8")
+    wanted = {"roc"} | ({"bounds"} if found.groups[0].bounds else set())
+    with shown(chromium, tmp_path / "report.html", PHONE) as tab:
+        assert {key for key in ("bounds", "roc") if tab.locator(f"#{key}").count()} == wanted
+        assert all(tab.evaluate(INK, key) > 5 for key in wanted)
+        section = tab.locator("section", has=tab.get_by_role("heading", name="Was it tried?")).inner_text()
+        assert f"{attack}, on made-up records" in section
+        assert all(" ".join(words.split()) in " ".join(section.split()) for words in found.words)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE
