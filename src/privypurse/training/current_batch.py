@@ -14,12 +14,13 @@ from privypurse.errors import InvalidInput
 from privypurse.training.gradients import Tape
 from privypurse.training.gradients.recomputation import refuse_around_model
 from privypurse.training.graphed import Graphs, Replay
-from privypurse.training.isolation.model import require_isolated
+from privypurse.training.isolation.model import require_isolated, takes_one_more
 from privypurse.training.isolation.tracking.operation import require_constant
 from privypurse.training.isolation.tracking.record_sum import FOREIGN, over_records
 from privypurse.training.isolation.tracking.states import Drawn, Places, Rows, plain, state_of
 from privypurse.training.isolation.tracking.structures import handed, mixed, place_of, untracked
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.model_inputs import Given
 from privypurse.training.physical_batches import Batch
 
 _LATER = 1 / 500  # how likely a later batch is checked where batches are replayed: a check takes as long as ten
@@ -43,6 +44,9 @@ class CurrentBatch:
         self._released: dict[str, tuple[Tensor, int]] = {}
         self.restart()
         self._constants: set[torch.Size] = set()
+        """Shapes of inputs that are the same for all records."""
+        self._entries: set[torch.Size] = set()
+        """Shapes of the entries of inputs that have one for each record, and are not from the loader."""
 
     def restart(self) -> None:
         """The loader begins anew; a batch that was left by ``break`` is forgotten."""
@@ -76,8 +80,8 @@ class CurrentBatch:
         """A forward pass of the model on (a part of) the batch at hand."""
         refuse_around_model()
         places, others = self._places_of(inputs, options)
-        constants = frozenset(id(value) for value in others if not self._has_rows(value, places.size))
         inputs, options = untracked(inputs), untracked(options)
+        constants = self._same_for_all((inputs, options), others, places.size)
         later = _LATER if self._graphs.on else None
         due = places.size > 0 and self.run.keys.due("model" if places.size > 1 else "one record", later)
         if due:
@@ -121,17 +125,25 @@ class CurrentBatch:
             raise InvalidInput(FOREIGN)
         return places, others
 
-    def _has_rows(self, value: Tensor, records: int) -> bool:
-        """Whether an input that is not from the loader has an entry for each record; raises if these differ.
+    def _same_for_all(self, given: Given, others: list[Tensor], records: int) -> frozenset[int]:
+        """The ids of inputs, not from the loader, that have no entry for each record; raises if such entries differ.
 
-        A shape that was met beside another number of records does not count them.
+        A shape that was met beside another number of records does not count them, nor does one beside which the model
+        takes one record more: a mask (tokens, tokens) may have as many rows as there are records by chance.
         """
-        if value.dim() == 0 or value.shape[0] != records or records < 2:
-            self._constants.add(value.shape)
-        if value.shape in self._constants:
-            return False
-        require_constant("the model", value, 0)
-        return True
+        self._constants |= {each.shape for each in others if each.shape[:1] != (records,) or records < 2}
+        unknown = {each.shape for each in others if each.stride()[:1] != (0,)} - self._constants
+        unknown = {shape for shape in unknown if shape[1:] not in self._entries}
+        alone = [{shape} for shape in unknown] if len(unknown) > 1 else []
+        for some in (unknown, *alone):
+            constants = {id(each) for each in others if each.shape in self._constants | some}
+            if some - self._constants and takes_one_more(self.run.recorder, given, records, frozenset(constants)):
+                self._constants |= some
+        self._entries |= {shape[1:] for shape in unknown - self._constants}
+        for each in others:
+            if each.shape not in self._constants:
+                require_constant("the model", each, 0)
+        return frozenset(id(each) for each in others if each.shape in self._constants)
 
     def evaluate(self, model: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The model itself, on whatever it is given; records of the loader stay known."""

@@ -85,6 +85,17 @@ def require_isolated(
         _require_gradients_apart(trial, given, pair)
 
 
+def takes_one_more(recorder: Recorder, given: Given, records: int, constants: frozenset[int]) -> bool:
+    """Whether the model takes one record more beside these constants: none of them has an entry for each then."""
+    more = first_rows(given, records + 1, records, constants)
+    with torch.no_grad(), recorder.as_written(), DropoutOff() as dropout:
+        try:
+            _Trial(recorder, records + 1, constants, dropout).run(more, records + 1)
+        except Exception:  # of whatever kind: shapes that do not go together
+            return False
+    return True
+
+
 def _require_gradients_apart(trial: _Trial, given: Given, pair: tuple[Tensor, Tensor]) -> None:
     """Raise if what comes back to a record changes when others' losses weigh more, or others stand beside it."""
     nobody, (kept, others) = pair[0][:0], halves(trial.records)
