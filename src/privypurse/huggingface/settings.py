@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
-from privypurse.errors import InvalidInput, Unsupported
+from privypurse.errors import InvalidInput, PrivyPurseWarning, Unsupported
 from privypurse.plans import Plan
 from privypurse.training.other_trainers import (
     CLIPPING,
@@ -24,6 +25,7 @@ from privypurse.training.other_trainers import (
 _SIZE = f"{DRAWS}, and per_device_train_batch_size is how many go through at once"
 _OWN_LOSS = "one loss for each record is what is clipped; write it into loss_fn="
 _WHOLE = f"{WHOLE}; use torchrun alone, one process a device"
+_REPEATS = "who is drawn, noise and dropout repeat nothing; leave it out, and for tests give the Trainer itself seed="
 _TELLS = "it tells what is in people's records (rule 6: sensitive outputs); leave it out"
 
 _SOUND: Sound = {
@@ -35,11 +37,17 @@ _SOUND: Sound = {
     ),
     "train_sampling_strategy": (("random",), f"records of like lengths would be chosen by each other; {_SIZE}"),
     "dataloader_drop_last": ((False,), f"every draw counts; {_SIZE}"),
+    "data_seed": ((None,), _REPEATS),
+    "full_determinism": ((False,), _REPEATS),
     "max_grad_norm": ((1.0, 0.0, None), CLIPPING),
     "fp16": ((False,), f"{SCALER}; use bf16=True"),
     "label_smoothing_factor": ((0.0,), _OWN_LOSS),
     "use_liger_kernel": ((False,), f"its loss is one over the whole batch; {_OWN_LOSS}"),
     "neftune_noise_alpha": ((None,), "its hook goes past what clips embeddings; leave it out"),
+    "torch_empty_cache_steps": (
+        (None,),
+        "nothing is emptied here; for less memory lower per_device_train_batch_size",
+    ),
     "torch_compile": ((False,), f"{COMPILED}; leave it out"),
     "deepspeed": ((None,), _WHOLE),
     "fsdp": ((None, "", [], False), _WHOLE),
@@ -47,7 +55,7 @@ _SOUND: Sound = {
     "include_num_input_tokens_seen": (("no", False), _TELLS),
     "debug": (([], ""), _TELLS),
 }
-"""Defaults are sound."""
+"""Defaults are sound. One that is written out cannot be told from one that is left out."""
 
 _OPTIONS = {
     "compute_loss_func": f"it divides by num_items_in_batch, which other people's records decide; {_OWN_LOSS}",
@@ -55,6 +63,7 @@ _OPTIONS = {
 }
 _ACCELERATOR = ("dispatch_batches", "split_batches")
 _PUSHES_CHECKPOINTS = ("checkpoint", "all_checkpoints")
+_BY_EPOCH = ("eval_strategy", "save_strategy", "logging_strategy")
 _OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
 
 
@@ -78,10 +87,29 @@ def refuse_settings(args: Any, options: dict[str, Any], plan: Plan, told: Told) 
         raise Unsupported(f"{args.n_gpu} GPUs in one process (DataParallel): {_WHOLE}")
     if args.max_steps not in (-1, plan.all_steps):
         raise InvalidInput(f"max_steps is {args.max_steps}, but the plan has {plan.all_steps} steps; leave it out")
+    if args.warmup_steps > plan.all_steps:
+        raise InvalidInput(
+            f"warmup_steps is {args.warmup_steps:g}, but the plan has {plan.all_steps} steps: the learning rate "
+            "would never be reached. A share of the plan's steps is a number below 1: warmup_steps=0.1"
+        )
+    _say_one_epoch(args)
     if args.metric_for_best_model is not None:
         told.refuse_choice("metric_for_best_model", args.metric_for_best_model)
     if args.eval_strategy != "no" and options.get("eval_dataset") is not None:
         told.say_hidden("trainer.evaluate()")
+
+
+def _say_one_epoch(args: Any) -> None:
+    """Warn where something is to happen after each epoch: there is one."""
+    name = next((name for name in _BY_EPOCH if getattr(args, name) == "epoch"), None)
+    if name is not None:
+        steps = name.replace("strategy", "steps")
+        warnings.warn(
+            f"{name} is 'epoch', and one epoch is the whole plan: that is once, in the end. For more often "
+            f"{name}='steps', {steps}=0.1 (a share of the plan's steps, or a number of them)",
+            PrivyPurseWarning,
+            stacklevel=4,
+        )
 
 
 def refuse_trainer(trainer: Any) -> None:
@@ -98,3 +126,13 @@ def refuse_trainer(trainer: Any) -> None:
     measured = trainer.eval_dataset
     for each in measured.values() if isinstance(measured, dict) else [measured]:
         refuse_training_data(each, trainer.train_dataset)  # now, not when steps were taken
+
+
+def require_labels(batch: dict[str, Any], name: str) -> None:
+    """Raise if a batch has none."""
+    if name not in batch:
+        raise InvalidInput(
+            f"batches have {', '.join(batch)} and no {name}, which the loss is made of. Give each record an "
+            f"entry {name} of numbers (words are left out of batches); for a causal language model its input_ids "
+            "once more, -100 where padded"
+        )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from privypurse.training.make_private import PrivateLoader
+from privypurse.training.make_private import PrivateLoader, PrivateModel, PrivateOptimizer
 
 
 class Steps:
     """One turn a step, whoever was drawn, and in however many parts their records go through the model."""
 
-    def __init__(self, loader: PrivateLoader, all_steps: int) -> None:
-        self._loader, self._all = loader, all_steps
+    def __init__(self, private: tuple[PrivateModel, PrivateOptimizer, PrivateLoader], all_steps: int) -> None:
+        """``private`` is what `make_private` gave."""
+        self.model, self.optimizer, self.loader = private
+        self._all = all_steps
         self._batches: Iterator[Any] | None = None
 
     def __len__(self) -> int:
@@ -21,23 +23,26 @@ class Steps:
         return self._all
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        if not len(self._loader):  # a killed run has counted the last ones, and lost them
-            return
-        self._batches = iter(self._loader)
-        for first in self._batches:
+        self._batches = iter(self.loader) if len(self.loader) else iter(())  # a killed run has counted the last ones
+        while True:
+            self.model.train()  # before somebody's norm is measured: it may have been evaluated meanwhile
+            first = next(self._batches, None)
+            if first is None:
+                return
             yield {"first part": first}  # a name under which the loop looks for no labels and no tokens to count
 
     def parts(self, step: dict[str, Any]) -> Iterator[tuple[Any, bool]]:
         """The batches of a step, and whether more follow: after a step of the optimizer, which adds up."""
-        yield step["first part"], not self._loader.ends_step
-        while not self._loader.ends_step:
+        yield step["first part"], not self.loader.ends_step
+        while not self.loader.ends_step:
             assert self._batches is not None
-            yield next(self._batches), not self._loader.ends_step
+            yield next(self._batches), not self.loader.ends_step
 
     def close(self) -> None:
-        """The global generators, secret while a batch is out, are again what they were."""
-        if self._batches is not None:
-            self._batches.close()  # type: ignore[attr-defined]
+        """The global generators, secret while a batch is out, are again what they were; the count is let go of."""
+        if isinstance(self._batches, Generator):
+            self._batches.close()
+        self.optimizer.close()
 
 
 def last_whole(folder: Path) -> str | None:

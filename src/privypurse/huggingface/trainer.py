@@ -14,13 +14,15 @@ from transformers.trainer_utils import TrainOutput
 from privypurse import losses
 from privypurse.errors import InvalidInput
 from privypurse.huggingface.discreet import DiscreetTrainer, public
-from privypurse.huggingface.settings import refuse_settings, refuse_trainer
+from privypurse.huggingface.settings import refuse_settings, refuse_trainer, require_labels
 from privypurse.huggingface.steps import Steps, last_whole
 from privypurse.plans import Plan
 from privypurse.training.callbacks import OTHERS
 from privypurse.training.execution import Execution
+from privypurse.training.individual.accounting import Individual
+from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.tracking.structures import untracked
-from privypurse.training.make_private import PrivateModel, PrivateOptimizer, make_private
+from privypurse.training.make_private import make_private
 from privypurse.training.other_trainers import FIGURES, Told, refuse_begun, require_counted
 
 if TYPE_CHECKING:
@@ -31,13 +33,13 @@ class Trainer(DiscreetTrainer):
     """`transformers.Trainer` that trains by a plan. What it is given besides is that Trainer's own.
 
     ``loss_fn(output, labels)`` gives one loss for each record; without, it is the one of `pp.losses` that fits the
-    model. ``person, max_records_per_person, ledger, purpose, seed`` are those of `make_private`. The plan says how
-    many steps there are and how many records a step has on average; ``per_device_train_batch_size`` is how many go
-    through the model at once. Steps are counted in ``output_dir`` before they are released; a run that was killed
-    goes on with ``train(resume_from_checkpoint=True)``. Logs, callbacks and checkpoints get step, learning rate and
-    the plan's public ε; and figures on evaluation data where ``measured`` says that its records are "public" or
-    "released". If nothing is said they are of other "people", for whom figures are not private: `evaluate` gives them
-    to its caller alone. They and the training loss (rule 6) go, with ``internal=True``, into a local file.
+    model. ``person, max_records_per_person, individual, ledger, purpose, seed`` are those of `make_private`. The plan
+    says how many steps there are and how many records a step has on average; ``per_device_train_batch_size`` is how
+    many go through the model at once. Steps are counted in ``output_dir`` before they are released; a run that was
+    killed goes on with ``train(resume_from_checkpoint=True)``. Logs, callbacks and checkpoints get step, learning
+    rate and the plan's public ε; and figures on evaluation data where ``measured`` says that its records are "public"
+    or "released". If nothing is said they are of other "people", for whom figures are not private: `evaluate` gives
+    them to its caller alone. They and the training loss (rule 6) go, with ``internal=True``, into a local file.
 
     Guarantee: that of `make_private`; it is the same code. Settings that would break it are refused.
     """
@@ -51,6 +53,7 @@ class Trainer(DiscreetTrainer):
         loss_fn: losses.Loss | None = None,
         person: Any = None,
         max_records_per_person: int | None = None,
+        individual: Individual | None = None,
         ledger: Ledger | None = None,
         purpose: str = "",
         seed: int | None = None,
@@ -64,9 +67,9 @@ class Trainer(DiscreetTrainer):
         args = copy.copy(args)
         args.max_steps, args.ignore_data_skip = plan.all_steps, True  # draws are not replayed (rule 10)
         self._loss, self._resumes = losses.for_model(model) if loss_fn is None else loss_fn, False
-        self._private: tuple[PrivateModel, PrivateOptimizer, Steps] | None = None
-        self._planned = {"person": person, "max_records_per_person": max_records_per_person}
-        self._planned |= {"ledger": ledger, "purpose": purpose, "seed": seed}
+        self._steps: Steps | None = None
+        self._planned = {"person": person, "max_records_per_person": max_records_per_person, "individual": individual}
+        self._planned |= {"ledger": ledger, "purpose": purpose, "seed": seed, "loss_fn": self._loss}
         super().__init__(plan, told, folder, args, model=model, **options)
         refuse_trainer(self)
 
@@ -78,46 +81,44 @@ class Trainer(DiscreetTrainer):
         try:
             done = super().train(resume_from_checkpoint, *arguments, **options)
         finally:
-            if self._private is not None:
-                _, optimizer, steps = self._private
-                self.optimizer, self._private = optimizer.inner, None
-                steps.close()
-                optimizer.close()
+            if self._steps is not None:
+                self.optimizer = self._steps.optimizer.inner
+                self._steps.close()
         return TrainOutput(done.global_step, float("nan"), public(done.metrics))
+
+    def spending(self) -> Spending:
+        """What each person has spent so far, with ``individual``. Sensitive."""
+        if self._steps is None:
+            raise InvalidInput("nothing was trained yet, so nothing is spent: call train() first")
+        return self._steps.optimizer.spending()
 
     def get_train_dataloader(self) -> Any:
         """Make the run: the loop asks for this first."""
-        inner, dataset = self.model, self.train_dataset
-        assert isinstance(inner, nn.Module)
-        self.accelerator.prepare_model(inner, evaluation_mode=True)  # autocast, and no sum over processes
+        model: Any = self.model
+        data: Any = self.train_dataset
+        self.accelerator.prepare_model(model, evaluation_mode=True)  # autocast, and no sum over processes
+        collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
         size, workers = self.args.per_device_train_batch_size, self.args.dataloader_num_workers
-        model, self.optimizer, loader = make_private(
-            inner,
-            self.create_optimizer(),
-            dataset,  # type: ignore[arg-type]
-            self._plan,
-            collate_fn=self._get_collator_with_removed_columns(self.data_collator, description="training"),
-            journal=self._folder / "steps",
-            execution=Execution(max_physical_batch=size, num_workers=workers),
-            **self._planned,
-        )
-        self._private = model, self.optimizer, Steps(loader, self._plan.all_steps)
+        execution, journal = Execution(max_physical_batch=size, num_workers=workers), self._folder / "steps"
+        options = {**self._planned, "collate_fn": collate, "execution": execution, "journal": journal}
+        private = make_private(model, self.create_optimizer(), data, self._plan, **options)
+        self._steps, self.optimizer = Steps(private, self._plan.all_steps), private[1]
         if not self._resumes:
-            taken, go_on = self.optimizer.steps_taken, "train(resume_from_checkpoint=True)"
-            refuse_begun(self._folder, taken, len(loader), go_on, "another output_dir")
-        return self._private[2]
+            taken, left = self.optimizer.steps_taken, len(private[2])
+            refuse_begun(self._folder, taken, left, "train(resume_from_checkpoint=True)", "another output_dir")
+        return self._steps
 
     def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
-        return self._private[0] if training and self._private is not None else model
+        return self._steps.model if training and self._steps is not None else model
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Clip and add up the step's records, part by part; the loop's own optimizer.step() releases the sum."""
-        assert self._private is not None
-        _, optimizer, steps = self._private
+        assert self._steps is not None
+        optimizer = self._steps.optimizer
         self.state.global_step = optimizer.steps_taken  # past those that a killed run counted and lost
         model.train()
         seen: list[Tensor] = []
-        for part, more in steps.parts(inputs):
+        for part, more in self._steps.parts(inputs):
             found = self.compute_loss(model, self._prepare_inputs(part))
             optimizer.backward(found)
             seen.append(untracked(found).detach())
@@ -131,21 +132,17 @@ class Trainer(DiscreetTrainer):
     ) -> Any:
         """One loss for each record, in evaluation too."""
         given, name = dict(inputs), self.label_names[0]
-        if name not in given:
-            raise InvalidInput(
-                f"batches have {', '.join(given)} and no {name}, which the loss is made of. Give each record an "
-                f"entry {name} of numbers (words are left out of batches); for a causal language model its input_ids "
-                "once more, -100 where padded"
-            )
+        require_labels(given, name)
         labels = given.pop(name)
         outputs = model(**given)
         found = self._loss(outputs, labels)
         return (found, outputs) if return_outputs else found
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        counted = 0 if self._private is None else self._private[1].steps_taken  # a state brings its own count
+        assert self._steps is not None
+        counted = self._steps.optimizer.steps_taken  # a state brings its own count
         super()._load_optimizer_and_scheduler(checkpoint)
-        if self._private is not None and self._planned["seed"] is not None:  # which takes its steps again
-            counted = self._private[1].steps_taken
+        if self._planned["seed"] is not None:  # which takes its steps again
+            counted = self._steps.optimizer.steps_taken
         mend = "Resume in the output_dir where the checkpoint was made"
         require_counted(str(checkpoint), self.state.global_step, self._folder, counted, mend)

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, IterableDataset
 
 from privypurse.errors import InvalidInput
+from privypurse.lightning.discreet import refuse_loaders_of
 from privypurse.lightning.private_fit import PrivateFit, Step
 from privypurse.plans import Plan
 from privypurse.training.callbacks import OTHERS
@@ -21,7 +22,7 @@ from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.ledger_account import require_ledger
-from privypurse.training.other_trainers import FIGURES, Told, refuse_extra_steps, refuse_training_data
+from privypurse.training.other_trainers import FIGURES, Told, refuse_extra_steps
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -70,22 +71,12 @@ class PrivateDataModule(LightningDataModule):
         require_ledger(plan, ledger, seed)
         refuse_extra_steps(plan)
         _refuse_loaders(val_dataloaders, dataset)
-        options = {
-            "person": person,
-            "loss_reduction": loss_reduction,
-            "max_records_per_person": max_records_per_person,
-            "collate_fn": collate_fn,
-            "individual": individual,
-            "loss_fn": loss_fn,
-            "ledger": ledger,
-            "purpose": purpose,
-            "execution": execution,
-            "seed": seed,
-            "wide_sums": wide_sums,
-        }
+        whose = {"person": person, "max_records_per_person": max_records_per_person, "collate_fn": collate_fn}
+        charged = {"individual": individual, "loss_fn": loss_fn, "ledger": ledger, "purpose": purpose, "seed": seed}
+        summed = {"loss_reduction": loss_reduction, "execution": execution, "wide_sums": wide_sums}
         where = None if folder is None else Path(folder)
         told = Told(plan, seed, measured, where / FIGURES if where is not None and internal else None)
-        self.private_fit = PrivateFit(dataset, plan, told, where, options)
+        self.private_fit = PrivateFit(dataset, plan, told, where, whose | charged | summed)
         super().__init__()
         if val_dataloaders is not None:
             self.val_dataloader = lambda: val_dataloaders  # type: ignore[method-assign]
@@ -138,5 +129,4 @@ def _refuse_loaders(val_dataloaders: Any, trained: Any) -> None:
             f"val_dataloaders is a {type(val_dataloaders).__name__} of records; give a loader of them: "
             "DataLoader(others, batch_size=…)"
         )
-    for loader in loaders:
-        refuse_training_data(getattr(loader, "dataset", None), trained)
+    refuse_loaders_of(trained, loaders)

@@ -60,9 +60,7 @@ class DiscreetFit(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._serves(trainer):
-            loaders = trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders
-            for loader in tree_leaves(loaders):
-                refuse_training_data(getattr(loader, "dataset", None), self._dataset)
+            refuse_loaders_of(self._dataset, trainer.test_dataloaders if trainer.testing else trainer.val_dataloaders)
 
     on_test_start = on_validation_start
 
@@ -143,6 +141,12 @@ class DiscreetFit(Callback):
         else:
             self._undo.callback(held.pop, name, None)
         held[name] = functools.wraps(original)(functools.partial(function, original))
+
+
+def refuse_loaders_of(trained: Any, loaders: Any) -> None:
+    """Raise for loaders of the training data."""
+    for loader in tree_leaves(loaders):
+        refuse_training_data(getattr(loader, "dataset", None), trained)
 
 
 def _unheard(original: Callable[..., Any], *given: Any, **options: Any) -> Any:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from privypurse.errors import InvalidInput, PlanExhausted
 from privypurse.lightning.discreet import DiscreetFit, Hidden
-from privypurse.lightning.settings import refuse_choices, refuse_settings
+from privypurse.lightning.settings import one_optimizer, refuse_choices, refuse_settings
 from privypurse.plans import Plan
 from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.memory import leave_alone
@@ -64,6 +64,7 @@ class PrivateFit(DiscreetFit):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and self._serves(trainer):
             refuse_settings(trainer, pl_module, self.plan)
+            self._put(pl_module, "configure_optimizers", one_optimizer)
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -71,10 +72,6 @@ class PrivateFit(DiscreetFit):
             return
         refuse_choices(trainer, self._told)
         self._require_folder(trainer)
-        if len(trainer.optimizers) != 1 or not trainer.optimizers[0].param_groups:
-            raise InvalidInput(
-                "configure_optimizers must give one optimizer: a plan's noise is for one gradient a step"
-            )
         if isinstance(trainer.strategy, DDPStrategy):
             trainer.strategy.model = pl_module  # what comes back is added up by the mechanism, not by DDP
         if self._options["individual"] is not None and not is_overridden("forward", pl_module):

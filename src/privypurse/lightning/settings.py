@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import LightningModule
@@ -17,6 +18,8 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 from torchmetrics import Metric
 
 from privypurse.errors import InvalidInput, Unsupported
@@ -77,6 +80,18 @@ def refuse_choices(trainer: Any, told: Told) -> None:
     for each in trainer.lr_scheduler_configs:
         if each.reduce_on_plateau:
             told.refuse_choice(f"monitor of {type(each.scheduler).__name__}", each.monitor)
+
+
+def one_optimizer(configure_optimizers: Callable[[], Any]) -> Any:
+    """What it gives, in whatever form Lightning takes it; raises unless that is one optimizer."""
+    made = configure_optimizers()
+    count = sum(isinstance(each, Optimizer) for each in tree_leaves(made))
+    if count != 1:
+        raise InvalidInput(
+            f"configure_optimizers gives {count} optimizers, and a plan's noise is for one gradient a step. Give "
+            'one; where learning rates differ, with groups of parameters: AdamW([{"params": …, "lr": …}, …])'
+        )
+    return made
 
 
 def _refuse_length(trainer: Any, plan: Plan) -> None:

@@ -113,16 +113,6 @@ class Iterates(Classifier):
         return super().training_step(next(dataloader_iter), 0)
 
 
-class TwoOptimizers(Classifier):
-    def configure_optimizers(self):
-        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (self.net[0], self.net[3])]
-
-
-class NoOptimizer(Classifier):
-    def configure_optimizers(self):
-        return None
-
-
 class Newton(Classifier):
     def configure_optimizers(self):
         return torch.optim.LBFGS(self.parameters())
@@ -170,8 +160,6 @@ class Remembers(Classifier):
         (Manual, "automatic_optimization = False"),
         (Clips, "configure_gradient_clipping"),
         (Iterates, "dataloader_iter"),
-        (TwoOptimizers, "multiple optimizers"),
-        (NoOptimizer, "configure_optimizers must give one"),
         (Newton, "LBFGS"),
         (Accumulates, "left without a step"),
     ],
@@ -179,6 +167,40 @@ class Remembers(Classifier):
 def test_modules_that_go_past_the_plan_are_refused(kind, what):
     with pytest.raises((pp.Unsupported, pp.InvalidInput, RuntimeError), match=what):
         fit(kind(), planned())
+
+
+OPTIMIZERS = {
+    "a list": (2, lambda one, two: [one, two]),
+    "with schedulers": (2, lambda one, two: ([one, two], [torch.optim.lr_scheduler.StepLR(one, 1)])),
+    "by name": (2, lambda one, two: [{"optimizer": one}, {"optimizer": two, "lr_scheduler": {}}]),
+    "none": (0, lambda one, two: None),
+}
+
+
+@pytest.mark.parametrize("form", OPTIMIZERS)
+def test_several_optimizers_are_refused_and_one_with_groups_is_proposed(form):
+    """Lightning itself proposes manual optimization, whose steps would go past the plan's."""
+    count, configured = OPTIMIZERS[form]
+
+    class Several(Classifier):
+        def configure_optimizers(self):
+            return configured(*(torch.optim.SGD(layer.parameters(), lr=0.1) for layer in (self.net[0], self.net[3])))
+
+    with pytest.raises(pp.InvalidInput, match=rf"configure_optimizers gives {count} optimizers.*AdamW\(\[\{{"):
+        fit(Several(), planned())
+
+
+def test_one_optimizer_with_groups_and_a_scheduler_is_taken():
+    class Groups(Classifier):
+        def configure_optimizers(self):
+            layers = [
+                {"params": self.net[0].parameters(), "lr": 0.1},
+                {"params": self.net[3].parameters(), "lr": 0.5},
+            ]
+            made = torch.optim.SGD(layers)
+            return [made], [{"scheduler": torch.optim.lr_scheduler.StepLR(made, 1), "interval": "step"}]
+
+    assert fit(Groups(), planned(steps=2)).global_step == 2
 
 
 def test_a_compiled_module_is_refused():
