@@ -81,9 +81,11 @@ class CurrentBatch:
         refuse_around_model()
         places, others = self._places_of(inputs, options)
         inputs, options = untracked(inputs), untracked(options)
+        known = len(self._constants)
         constants = self._same_for_all((inputs, options), others, places.size)
         later = _LATER if self._graphs.on else None
         due = places.size > 0 and self.run.keys.due("model" if places.size > 1 else "one record", later)
+        due = due or (places.size > 1 and len(self._constants) > known)  # what is new may go by place
         if due:
             require_isolated(self.run.recorder, inputs, options, places.size, constants)
         self.run.require_true_gradients((inputs, options), places.size, constants)

@@ -28,15 +28,21 @@ class TakesMask(Layers):
         return self.last((torch.softmax(scores, -1) @ self.first(x)).mean(1))
 
 
+STEPS = 4
+
+
 def summed(model: nn.Module, *beside: Tensor) -> list[Tensor]:
-    """The clipped sums of a step in which there are as many records as tokens, without noise."""
+    """The clipped sums of steps in which there are as many records as tokens, without noise.
+
+    Of what is given ``beside`` them each step takes the next, and the others the last.
+    """
     x = torch.randn(TOKENS, TOKENS, WIDTH, generator=torch.Generator().manual_seed(2))
     data, keeping = TensorDataset(x, torch.arange(TOKENS) % 2), Keeping(model)
-    plan = pp.plan(pp.Budgets([8.0] * TOKENS), steps=2, batch_size=TOKENS // 2, method="sample", accountant="rdp")
+    plan = pp.plan(pp.Budgets([8.0] * TOKENS), steps=STEPS, batch_size=2, method="sample", accountant="rdp")
     private, optimizer, loader = pp.make_private(model, keeping, data, plan)
-    for some, y in loader:
+    for step, (some, y) in enumerate(loader):
         optimizer.zero_grad()
-        F.cross_entropy(private(some, *beside), y).backward()
+        F.cross_entropy(private(some, *beside[step:][:1] or beside[-1:]), y).backward()
         optimizer.step()
     return keeping.seen
 
@@ -69,6 +75,24 @@ def test_a_mask_with_as_many_rows_as_the_first_batch_has_records_is_no_row_of_th
     monkeypatch.setattr("privypurse.training.current_batch.takes_one_more", lambda *asked: False)  # the twin
     with pytest.raises((pp.InvalidInput, RuntimeError)):
         summed(TakesMask(), mask)
+
+
+class ByPlace(Layers):
+    """Takes whatever has entries, and gives them to places, whoever stands there."""
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x) + rows[torch.arange(len(x)) % len(rows), None]).mean(1))
+
+
+def test_entries_that_go_by_place_are_refused_whenever_they_come(monkeypatch) -> None:
+    """The model takes one record more beside them; so it is asked at once, and not as chance has it."""
+    quiet(monkeypatch)
+    same, differing = torch.ones(TOKENS + 3, WIDTH), torch.arange(1.0, TOKENS + 1)[:, None].expand(-1, WIDTH)
+    with pytest.raises(pp.InvalidInput, match="changes with its place in the batch"):
+        summed(ByPlace(), same, same, same, differing)
+    ids = "privypurse.training.current_batch.CurrentBatch._same_for_all"
+    monkeypatch.setattr(ids, lambda self, given, others, records: frozenset(map(id, others)))
+    summed(ByPlace(), same, same, same, differing)  # the twin notices nothing new
 
 
 def test_what_has_an_entry_for_each_place_stays_refused(monkeypatch) -> None:
