@@ -6,7 +6,7 @@ measured pays (rule 16), for a whole run by the audited plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
+from privypurse.arrays import AnyArray
+from privypurse.audit.canaries import Loss
 from privypurse.budgets.tables import unchanged
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
@@ -26,6 +29,7 @@ from privypurse.runs.records import records_of
 from privypurse.runs.training_run import tables_of
 from privypurse.training.distributed import Processes
 from privypurse.training.ledger_account import Account, require_ledger
+from privypurse.training.loop import train
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -62,11 +66,49 @@ class Members:
         )
         if self.ledger is None:
             yield (
-                "No ledger: the training costs everybody what the plan claims once more, beside the run itself and "
-                "all else, and nobody adds that up."
+                "No ledger: each training that somebody is in costs them what the plan claims once more, beside the "
+                "run itself and all else, and nobody adds that up."
             )
         else:
-            yield f"Everybody is charged for it in the ledger {self.ledger.id}, for a whole run by the plan."
+            yield (
+                f"Everybody is charged for it in the ledger {self.ledger.id}: for a whole run by the plan, for each "
+                "training that they are in."
+            )
+
+    @property
+    def owner(self) -> AnyArray:
+        """For each record, its person's place in the plan."""
+        return np.arange(self.plan.people) if self.plan.owner is None else self.plan.owner
+
+    def only(self, mark: AnyArray) -> Members:
+        """Those of the plan's people who are marked; the others are absent, and pay nothing."""
+        rows = np.flatnonzero(mark[self.owner])
+        if self.plan.person is None:
+            plan = self.plan.for_nobody(self.plan.level_of[rows])  # without ids each record is its own
+        else:
+            plan = self.plan.applied_to(self.plan.person[rows])
+        return replace(self, plan=plan, inputs=self.inputs[rows], labels=self.labels[rows])
+
+    def trained(
+        self,
+        model: Callable[[], nn.Module],
+        optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        loss_fn: Loss,
+        device: str,
+        account: Account | None,
+    ) -> nn.Module:
+        """A model of theirs by the plan, charged to the account that `charged` gave."""
+        made = model().to(device)
+        train(
+            made,
+            optimizer(made),
+            TensorDataset(self.inputs.to(device), self.labels.to(device)),
+            self.plan,
+            loss_fn,
+            max_records_per_person=self.max_records_per_person,
+            ledger=account,
+        )
+        return made
 
     @contextmanager
     def charged(self, strangers: int) -> Iterator[Account | None]:

@@ -1,12 +1,12 @@
-"""LiRA and the loss threshold against trainings by a plan, on made-up records: what answers tell, by group."""
+"""LiRA and the loss threshold against trainings by a plan: what answers tell, by group."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -22,7 +22,7 @@ from privypurse.audit.loss_threshold import loss_threshold
 from privypurse.audit.result import AuditResult, Cost, Group, Roc, confidence_of_each, over_groups
 from privypurse.audit.shadow_models import ShadowTraining, loss_of
 from privypurse.audit.subject import Subject
-from privypurse.datasets.targets import Classes
+from privypurse.datasets.targets import Classes, known
 from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.plans import Plan
 from privypurse.training.devices import device_of
@@ -32,12 +32,31 @@ _TRIAL = 5  # steps by which the time is estimated
 
 
 @dataclass(frozen=True, eq=False)
+class _Answers:
+    """Who is in which model, and what each says about all records: models × records."""
+
+    level_of: AnyArray
+    member: AnyArray
+    phi: FloatArray
+
+    def judged(self, levels: IntArray) -> IntArray:
+        """Those of the levels that have two records in and two out in every model."""
+        inside = np.stack([self.member[:, self.level_of == level].sum(axis=1).min() for level in levels])
+        outside = np.stack([(~self.member[:, self.level_of == level]).sum(axis=1).min() for level in levels])
+        found = levels[(inside >= 2) & (outside >= 2)]
+        if not found.size:
+            raise InvalidInput("too few people are left in every budget group; use --attack canaries")
+        return found
+
+
+@dataclass(frozen=True, eq=False)
 class MembershipAudit:
-    """``models`` trainings, each on its half of the made-up records, attacked through what they answer.
+    """``models`` trainings, each on its half of the records, attacked through what they answer.
 
     ``attack`` "lira": each model is the target in turn. "loss": the loss threshold on each. Neither proves a bound; a
     group is flagged where even the lower end of its AUC's interval is above what the claimed curve allows anybody, at
-    `confidence_of_each`.
+    `confidence_of_each`. On members everybody is in half of the models, and pays for each; who could not pay for all
+    of them is in fewer, and nothing is asked about their records.
     """
 
     subject: Subject
@@ -101,33 +120,35 @@ class MembershipAudit:
 
     def run(self, progress: Progress | None = None) -> AuditResult:
         begun = time.perf_counter()
-        member, phi = self._trained(progress)
-        scores = lira.scores(phi, member, "offline") if self.attack == "lira" else phi
-        names = [f"ε = {epsilon:g}" for epsilon in self.subject.plan.levels.epsilon[self.levels]]
+        said = self._trained(progress) if self.subject.members is None else self._trained_on_members(progress)
+        levels = said.judged(self.levels)
+        scores = lira.scores(said.phi, said.member, "offline") if self.attack == "lira" else said.phi
+        names = [f"ε = {epsilon:g}" for epsilon in self.subject.plan.levels.epsilon[levels]]
         numbers = np.full(len(self.subject.plan.levels), -1)
-        numbers[self.levels] = np.arange(self.levels.size)
-        stricter = confidence_of_each(self.confidence, self.levels.size)
+        numbers[levels] = np.arange(levels.size)
+        stricter = confidence_of_each(self.confidence, levels.size)
         found, wider = (
-            by_group(scores, member, numbers[self.subject.level_of], names, confidence)
+            by_group(scores, said.member, numbers[said.level_of], names, confidence)
             for confidence in (self.confidence, stricter)
         )
         groups = tuple(
             self._group(int(level), each, wide.interval[0])
-            for level, each, wide in zip(self.levels, found, wider, strict=True)
+            for level, each, wide in zip(levels, found, wider, strict=True)
         )
         return AuditResult(
             attack=self.attack,
-            data="made up",
+            data=self.subject.data,
+            edition="internal" if self.subject.data == "members" else None,
             delta=max(group.delta for group in groups),
             confidence=self.confidence,
             verdict_reading="f-dp",
             groups=groups,
             cost=Cost(trainings=self.models, seconds=round(time.perf_counter() - begun, 3)),
-            words=(*self.subject.words, *self._words(found, groups, member, phi)),
+            words=(*self.subject.words, *self._words(levels, found, groups, said)),
         )
 
-    def _trained(self, progress: Progress | None) -> tuple[AnyArray, FloatArray]:
-        """Who is in which model, and what each says about everybody."""
+    def _trained(self, progress: Progress | None) -> _Answers:
+        """On made-up records, which nobody is charged for."""
         rng = np.random.default_rng()
         member, phi = lira.halves(self.subject.level_of, self.models, rng), []
         for done, mark in enumerate(member):
@@ -136,7 +157,30 @@ class MembershipAudit:
             phi.append(self._training.confidence(model))
             if progress:
                 progress(done + 1, self.models)
-        return member, np.stack(phi)
+        return _Answers(self.subject.level_of, member, np.stack(phi))
+
+    def _trained_on_members(self, progress: Progress | None) -> _Answers:
+        """On the people of the run: what all models cost them is reserved before the first is trained."""
+        members = self.subject.members
+        assert members is not None
+        plan, owner = members.plan, members.owner
+        halves, phi = lira.halves(plan.level_of, self.models, np.random.default_rng()), []
+        asked = replace(self._training, level_of=plan.level_of[owner], inputs=members.inputs, labels=members.labels)
+        in_full = np.ones(plan.people, dtype=bool)
+        with ExitStack() as all_of_them:
+            parts = [members.only(mark) for mark in halves]
+            accounts = [all_of_them.enter_context(part.charged(strangers=0)) for part in parts]
+            for done, (mark, part, account) in enumerate(zip(halves, parts, accounts, strict=True)):
+                model = part.trained(
+                    self.subject.model, self.subject.optimizer, self.subject.loss_fn, asked.device, account
+                )
+                phi.append(asked.confidence(model))
+                if account is not None:
+                    in_full &= account.takes_part | ~mark
+                if progress:
+                    progress(done + 1, self.models)
+        kept = in_full[owner] & known(members.labels.numpy())
+        return _Answers(plan.level_of[owner][kept], halves[:, owner][:, kept], np.stack(phi)[:, kept])
 
     def _group(self, level: int, found: GroupScores, least: float) -> Group:
         epsilon, delta = claimed(self.subject.plan, level)
@@ -156,23 +200,23 @@ class MembershipAudit:
         )
 
     def _words(
-        self, found: tuple[GroupScores, ...], groups: tuple[Group, ...], member: AnyArray, phi: FloatArray
+        self, levels: IntArray, found: tuple[GroupScores, ...], groups: tuple[Group, ...], said: _Answers
     ) -> Iterator[str]:
         yield (
             "This attacker sees what a model answers and nothing else. At ε ≤ 8 an AUC near 0.5 is usual for "
             "everybody, and it proves no bound. The attacks canaries and small-runs look at the steps."
         )
         rng = np.random.default_rng()
-        for level, each, group in zip(self.levels.tolist(), found, groups, strict=True):
+        for level, each, group in zip(levels.tolist(), found, groups, strict=True):
             most = most_area(self.subject.plan, level)
             verdict = "FLAGGED: more than anybody may" if group.flagged else f"the claim allows up to {most:.3f}"
             low, high = each.interval
             yield f"{each.name}: AUC {each.auc:.3f}, between {low:.3f} and {high:.3f}; {verdict}."
             if self.attack == "loss":
-                some = self.subject.level_of == level
+                some = said.level_of == level
                 rates = [
                     loss_threshold(loss_of(row[mark & some]), loss_of(row[~mark & some]), rng).success
-                    for row, mark in zip(phi, member, strict=True)
+                    for row, mark in zip(said.phi, said.member, strict=True)
                 ]
                 yield f"{each.name}: the best threshold is right on {np.mean(rates):.1%} of records, a coin on 50 %."
         yield from over_groups(self.confidence, len(groups), "interval")

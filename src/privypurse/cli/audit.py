@@ -43,10 +43,10 @@ without; half of the runs choose a test, the other half is counted. It proves mo
 what they answer says who was in (Carlini et al. 2022; Yu et al. 2023). No bound: a small ε leaves them guessing, and
 an AUC near 0.5 is what to expect. Flagged is an AUC that the claim allows nobody.
 
---real trains on the people of a run in place of made-up records (canaries alone do; small runs look at no record). It
-is a use like any other: with a ledger all steps are reserved before the first, for the plan's full cost, and whoever
-cannot pay takes no part; without one nobody adds it up, and --yes says that this is meant. What is found is internal,
-and no public report takes it.
+--real trains on the people of a run in place of made-up records. It is a use like any other: with a ledger all steps
+are reserved before the first, for the plan's full cost, and whoever cannot pay takes no part; without one nobody adds
+it up, and --yes says that this is meant. Canaries take one training, lira and loss half of --models of everybody.
+What is found is internal, and no public report takes it.
 
 Exit code: 0 cleared, 1 flagged (some group's bound is above the claim), 2 wrong input, 130 Ctrl-C. Cleared means that
 this attack found nothing; it is no proof. What is found goes into a folder of its own, as audit.json.
@@ -162,11 +162,8 @@ def _on_members(options: argparse.Namespace) -> Subject:
     """The people of the run; an error where nobody said that they may be charged once more."""
     from privypurse.audit.subject import config_of, subject_on_members
 
-    if options.attack != "canaries":
-        why = "look at no record" if options.attack == "small-runs" else "train many models on everybody"
-        raise InvalidInput(
-            f"--real is given beside --attack {options.attack}: these {why}; leave --real out, or take canaries"
-        )
+    if options.attack == "small-runs":
+        raise InvalidInput("--real is given beside --attack small-runs, which looks at no record; leave it out")
     ledger = ledger_if_named(options, config_of(options.subject).ledger)
     if ledger is not None:
         ledger.require_latest(options.out)
