@@ -73,6 +73,7 @@ def train(
     max_records_per_person: int | None = None,
     collate_fn: Collate | None = None,
     individual: Individual | None = None,
+    views: int = 1,
     checkpoint: str | Path | None = None,
     steps: int | None = None,
     ledger: Ledger | Account | None = None,
@@ -86,17 +87,16 @@ def train(
 
     ``dataset`` gives (input, label), several inputs and a label, or a dictionary of inputs by name and "labels";
     ``loss_fn(output, label)`` one loss for each record. ``person`` holds the id of each record's owner in their
-    order, for a plan with ids; without, it is the plan's. ``max_records_per_person, collate_fn``: `PlannedRecords`.
-    ``validate`` (`Validation`, or just its data set or function) asks now and then how good the model is on others,
-    for ``Trained.history``; ``callbacks`` (`Callback`) get what may be shown.
-    ``individual`` charges each person by their own gradients, as plans with extra steps always do (`Individual`).
-    ``checkpoint`` is a folder for one run, which goes on from there when called again; its journal counts every step
-    before it is taken. ``ledger`` is the one that the plan was made with, ``purpose`` a word for it: all steps are
-    reserved before the first, those begun charged; with a checkpoint the reservation stands until the last step.
-    ``execution`` holds what cannot change the guarantee. ``seed`` makes a run repeatable, and therefore not private.
-    ``wide_sums``: see `PrivateRun`. ``forgiving`` is for parameters sent by somebody who must not learn from errors,
-    such as a federated server: whose records make model or loss raise contributes zero. Isolation is then not
-    checked: first train without it. Guarantee: that of `make_private`; it is the same code.
+    order, for a plan with ids (default: the plan's). ``max_records_per_person, collate_fn``: `PlannedRecords`.
+    ``validate`` (`Validation`, or its data set or function) measures the model on others, for ``Trained.history``;
+    ``callbacks`` get what may be shown. ``individual`` charges each person by their own gradients. ``views``: so
+    often each record goes through the model, for a mean gradient that is clipped (docs/training.md). ``checkpoint``
+    is a folder for one run, which goes on from there when called again; its journal counts every step before it is
+    taken. ``ledger`` is that of the plan, ``purpose`` a word for it: all steps are reserved before the first, those
+    begun charged; with a checkpoint the reservation stands until the last step. ``execution`` holds what cannot
+    change the guarantee. ``seed`` makes a run repeatable, so not private. ``forgiving`` is for parameters of somebody
+    who must not learn from errors, as a server: whose records make model or loss raise contributes zero; isolation is
+    not checked. ``wide_sums``: `PrivateRun`. Guarantee: that of `make_private`, whose code it is.
     """
     _refuse_scheduler(scheduler, optimizer)
     require_ledger(plan, ledger, seed)
@@ -105,7 +105,7 @@ def train(
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     goal = None if steps is None else integer(steps, "steps")
     begun, watch = time.perf_counter(), Watch(validate, callbacks, records, loss_fn)
-    setup = Setup(records.plan, unwrapped(model), optimizer, seed)
+    setup = Setup(records.plan, unwrapped(model), optimizer, seed, views)
     if forgiving:
         require_forgivable(setup, individual is not None or records.plan.filter is not None)
     captured, records = _placed(setup, records)

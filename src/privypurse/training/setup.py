@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from privypurse._validate import integer
 from privypurse.errors import InvalidInput, PrivyPurseWarning, Unsupported
 from privypurse.plans import Plan
 from privypurse.randomness import randomness
@@ -23,12 +24,17 @@ class Setup:
     """The plan and the model it trains, the same in all processes."""
 
     def __init__(
-        self, plan: Plan, model: nn.Module, optimizer: torch.optim.Optimizer, seed: int | None = None
+        self,
+        plan: Plan,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        seed: int | None = None,
+        views: int = 1,
     ) -> None:
         self.plan, self.recorder, self.processes = plan, Recorder(model), Processes.found()
         self.source = randomness(seed)
         self.keys = Keys(self.source, self.processes.rank)
-        self.recorder.key = self.keys.next
+        self.recorder.key, self.recorder.views = self.keys.next, integer(views, "views")
         self.parameters = _held(self.recorder, optimizer)
         devices = {parameter.device for parameter in self.parameters.values()}
         if len(devices) > 1:

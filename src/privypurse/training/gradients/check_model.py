@@ -58,7 +58,8 @@ def require_true_gradients(
     lowest = any(isinstance(layer, nn.Embedding) and layer.num_embeddings < 2 for layer in recorder.model.modules())
     with _aside(recorder, device), DropoutOff():
         for way in range(WAYS):
-            maker = MadeUp(records, _FEW, way, constants, lowest, torch.Generator().manual_seed(way))
+            rows = _FEW * recorder.views
+            maker = MadeUp(records, rows, way, constants, lowest, torch.Generator().manual_seed(way))
             trial = _tried(recorder, given, maker, device)
             if trial is not None:
                 _compare(recorder, trial)
@@ -103,11 +104,11 @@ def _aside(recorder: Recorder, device: torch.device) -> Iterator[None]:
 
 def _tried(recorder: Recorder, given: Given, maker: MadeUp, device: torch.device) -> _Trial | None:
     """Both passes; None if the model does not take these records."""
-    tape = Tape(_FEW, constants=maker.constants)
+    tape = Tape(_FEW, constants=maker.constants, views=recorder.views)
     try:
         inputs, options = maker.like(given)
         with torch.enable_grad(), keyed(_KEY, device):
-            losses = _losses(recorder.model(*inputs, **options))
+            losses = _losses(recorder.model(*inputs, **options), tape)
             truth = [] if losses is None else _by_autograd(recorder, losses)
         values = [value for each in truth for value in each.values() if value is not None]
         if not values or not all(torch.isfinite(value).all() for value in values):
@@ -115,7 +116,7 @@ def _tried(recorder: Recorder, given: Given, maker: MadeUp, device: torch.device
         with torch.enable_grad(), keyed(_KEY, device):
             output = recorder.forward(tape, *inputs, **options)
             recorder.refuse_strangers(output)  # before something comes back to them
-            losses = _losses(output)
+            losses = _losses(output, tape)
             if losses is not None:
                 torch.autograd.backward(losses.sum())
         found = norms(tape) if tape.finished() else torch.ones(_FEW, device=device)
@@ -128,9 +129,9 @@ def _tried(recorder: Recorder, given: Given, maker: MadeUp, device: torch.device
     return _Trial(truth, found, factors, ours)
 
 
-def _losses(output: Any) -> Tensor | None:
+def _losses(output: Any, tape: Tape) -> Tensor | None:
     """A loss for each record, of all that the model gives, weighed at random; None if no gradient goes through it."""
-    leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, _FEW) and leaf.requires_grad]
+    leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, tape.rows) and leaf.requires_grad]
     generator = torch.Generator().manual_seed(1)
     weights = [torch.randn(leaf.shape, generator=generator).to(leaf.device) for leaf in leaves]
     each = [(leaf * weight).reshape(_FEW, -1).sum(dim=1) for leaf, weight in zip(leaves, weights, strict=True)]

@@ -18,6 +18,7 @@ from privypurse.training.gradients.rule import Call, GradientCache
 from privypurse.training.gradients.silenced import Silence
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.gradients.tied import squares_of_tied
+from privypurse.training.gradients.views import by_record, repeated
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
 from privypurse.training.model_inputs import arguments
 
@@ -193,23 +194,26 @@ def sums(tape: Tape, factors: Tensor, norms: Tensor, wide: bool = False) -> Iter
 def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, check: bool = True) -> tuple[Tape, Tensor]:
     """One forward and one backward pass: the tape, and the losses.
 
-    A loss that mixes records is refused; without ``check`` nobody asks, for a loop that has asked before.
+    A loss that mixes records is refused; without ``check`` nobody asks, for a loop that has asked before. Where
+    records have several views (``recorder.views``), a record's loss is the mean over its own.
     """
-    inputs, options = arguments(x)
-    records = next(leaf.shape[0] for leaf in tree_leaves((inputs, options)) if isinstance(leaf, Tensor))
-    tape = Tape(records)
+    given = arguments(x)
+    records = next(leaf.shape[0] for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
+    tape = Tape(records, views=recorder.views)
+    (inputs, options), y = repeated((given, y), records, tape.views)
     output = recorder.forward(tape, *inputs, **options)
     losses = loss_fn(output, y)
-    if losses.shape != (records,):
+    if losses.shape != (tape.rows,):
         raise InvalidInput(
-            f"loss_fn must give one loss for each of the {records} records; it gave shape {tuple(losses.shape)}. "
+            f"loss_fn must give one loss for each of the {tape.rows} records; it gave shape {tuple(losses.shape)}. "
             'Use reduction="none" and sum over everything but the first dimension'
         )
     if check:
         recorder.refuse_strangers(output)
-        require_own_losses(loss_fn, output, y, records)
+        require_own_losses(loss_fn, output, y, tape.rows)
     if not losses.requires_grad:
         raise InvalidInput("no gradient would come back to any trainable layer: the losses hang on none of them")
+    losses = by_record(losses, tape.views).mean(dim=1)
     torch.autograd.backward(losses.sum())
     return tape, losses.detach()
 

@@ -23,12 +23,14 @@ from privypurse.training.gradients.numerics import (
     PASS,
     as_short_as_convolutions,
     as_wide,
+    at_least_float32,
     from_made,
     spread,
     square_sum,
     total_of,
 )
 from privypurse.training.gradients.rule import Call, handles
+from privypurse.training.gradients.views import by_record
 from privypurse.training.gradients.weight_and_bias import ProductRule
 
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -51,7 +53,7 @@ class Sizes:
     """What one group of one record counts."""
 
     places: int
-    """Places of the output."""
+    """Places of the output, in all views."""
     inputs: int
     """Channels of the input, in one group."""
     outputs: int
@@ -66,17 +68,17 @@ class Sizes:
     @classmethod
     def of(cls, call: Call) -> Sizes:
         layer: Conv = call.module  # type: ignore[assignment]
-        places = call.output_gradient.shape[2:]
+        places = _places(layer, call.output_gradient)
         ahead = layer._reversed_padding_repeated_twice[-2:]
-        rows = _up(call.inputs[0].shape[2] + sum(ahead), layer.stride[0])
+        rows = _up(_places(layer, call.inputs[0])[0] + sum(ahead), layer.stride[0])
         return cls(
-            places=places.numel(),
+            places=call.views * places.numel(),
             inputs=layer.in_channels // layer.groups,
             outputs=layer.out_channels // layer.groups,
             first=layer.kernel_size[0],
             rest=prod(layer.kernel_size[1:]),
             fold=_fold(layer),
-            line=rows * prod(places[1:]),
+            line=call.views * rows * prod(places[1:]),
         )
 
     @property
@@ -132,6 +134,26 @@ def way_of(call: Call) -> Way:
     return Way("forget", whole)
 
 
+def _places(layer: Conv, values: Tensor) -> torch.Size:
+    """The shape of an image, of what has images last."""
+    return values.shape[-len(layer.kernel_size) :]
+
+
+def _views(layer: Conv, values: Tensor) -> int:
+    """How many images a record has: (records, channels, place, ...), or (records, views, channels, place, ...)."""
+    return values.shape[1] if values.dim() > len(layer.kernel_size) + 2 else 1
+
+
+def _images(layer: Conv, values: Tensor) -> Tensor:
+    """As (image, channels, place, ...), whatever the number of views."""
+    return values.flatten(0, 1) if _views(layer, values) > 1 else values
+
+
+def _side_by_side(layer: Conv, values: Tensor) -> Tensor:
+    """As (records, channels, place, ...), the first place being followed by the view, if there are several."""
+    return values.movedim(1, 3) if _views(layer, values) > 1 else values
+
+
 def _up(size: int, step: int) -> int:
     """The next multiple of ``step``."""
     return -(-size // step) * step
@@ -145,8 +167,8 @@ def _fold(layer: Conv) -> int:
 
 
 def _padded(layer: Conv, a: Tensor) -> Tensor:
-    """The input as the kernel sees it."""
-    edges = layer._reversed_padding_repeated_twice
+    """The input as the kernel sees it, image by image."""
+    edges, a = layer._reversed_padding_repeated_twice, _images(layer, a)
     if not any(edges):
         return a
     return functional.pad(a, edges, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
@@ -157,38 +179,41 @@ def _unfolded(layer: Conv, a: Tensor, places: torch.Size, whole: bool) -> tuple[
 
     With stride s along the first dimension, the lines lie in s runs, of every s-th line each: so the lines that one
     element of the kernel meets follow one another here too. Where the runs can be folded into the channels, they are.
+    Views lie side by side in each line.
     """
-    a = _padded(layer, a)
+    views, a = _views(layer, a), _padded(layer, a)
     stride, kernel, dilation = layer.stride, layer.kernel_size, layer.dilation
     if not whole and a.shape[2] % stride[0]:
         a = functional.pad(a, [0, 0] * (len(places) - 1) + [0, _up(a.shape[2], stride[0]) - a.shape[2]])
     a = a.contiguous()
-    batch, channels, rows = a.shape[:3]
+    batch, channels, rows = a.shape[0] // views, *a.shape[1:3]
     to_next = a.stride()
+    ahead, view = (views * to_next[0], to_next[1]), to_next[0]
     moves = [step * by for step, by in zip(to_next[2:], stride, strict=True)]
     within = [step * by for step, by in zip(to_next[2:], dilation, strict=True)]
     if whole:
-        size = (batch, channels, *kernel, *places)
-        seen = a.as_strided(size, (*to_next[:2], *within, *moves))
+        size = (batch, channels, *kernel, places[0], views, *places[1:])
+        seen = a.as_strided(size, (*ahead, *within, moves[0], view, *moves[1:]))
         starts = [0]
     else:
         run = rows // stride[0]
-        size = (batch, channels, *kernel[1:], stride[0], run, *places[1:])
-        seen = a.as_strided(size, (*to_next[:2], *within[1:], to_next[2], *moves))
+        size = (batch, channels, *kernel[1:], stride[0], run, views, *places[1:])
+        seen = a.as_strided(size, (*ahead, *within[1:], to_next[2], moves[0], view, *moves[1:]))
         offsets = [k * dilation[0] for k in range(0, kernel[0], _fold(layer))]
-        starts = [((o % stride[0]) * run + o // stride[0]) * prod(places[1:]) for o in offsets]
+        starts = [((o % stride[0]) * run + o // stride[0]) * views * prod(places[1:]) for o in offsets]
     depth = channels // layer.groups * prod(kernel) // len(starts)
     return seen.reshape(batch * layer.groups, depth, -1), starts
 
 
 def _grouped(layer: Conv, g: Tensor) -> Tensor:
     """The output gradient as (record · group, channel, place)."""
+    g = _side_by_side(layer, g)
     return g.reshape(g.shape[0] * layer.groups, g.shape[1] // layer.groups, -1)
 
 
 def _gradients(layer: Conv, a: Tensor, g: Tensor, whole: bool, out: Tensor | None = None) -> Iterator[Tensor]:
     """Each record's gradient, one step of the kernel after the other: (record · group, channel, channel · kernel)."""
-    seen, starts = _unfolded(layer, a, g.shape[2:], whole)
+    seen, starts = _unfolded(layer, a, _places(layer, g), whole)
     back = _grouped(layer, g)
     for k, start in enumerate(starts):
         met = seen[:, :, start : start + back.shape[2]].transpose(1, 2)
@@ -202,7 +227,7 @@ def _ghost(layer: Conv, a: Tensor, g: Tensor, whole: bool) -> Tensor:
     Two windows' product is the sum of their lines' products, so the Gram matrix of the lines, which overlapping
     windows share, is enough: the windows' is a sum of its blocks.
     """
-    seen, starts = _unfolded(layer, a, g.shape[2:], whole)
+    seen, starts = _unfolded(layer, a, _places(layer, g), whole)
     back = _grouped(layer, g)
     places = back.shape[2]
     if places == 1 and whole:
@@ -226,6 +251,7 @@ def _as_weight(layer: Conv, made: Tensor, whole: bool) -> Tensor:
 @handles(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class ConvolutionRule(ProductRule):
     features = 1
+    takes_views = True
 
     def weight_squares(self, call: Call) -> Tensor:
         layer: Conv = call.module  # type: ignore[assignment]
@@ -246,7 +272,7 @@ class ConvolutionRule(ProductRule):
                     parts = [square_sum(part) for part in _gradients(layer, a, g, way.whole, into)]
                 by_group = torch.stack(parts).sum(dim=0)
                 if kept is None:
-                    padded = _padded(layer, a)
+                    padded = by_record(_padded(layer, a), call.views).transpose(1, 2)
                     split = padded.reshape(padded.shape[0] * groups, -1)
                     each = square_sum(split), square_sum(_grouped(layer, g))
                     by_group = from_made(by_group, *each, sizes.places, sizes.first * sizes.rest)
@@ -263,7 +289,8 @@ class ConvolutionRule(ProductRule):
 
         def part(some: slice) -> Tensor:
             a, g = (as_wide(values, weights) for values in call.input_and_gradient(some))
-            seen, back = a if inside else _padded(layer, a), g * spread(weights[some], g)
+            back = _images(layer, g * spread(weights[some], g))
+            seen = _images(layer, a) if inside else _padded(layer, a)
             options = layer.stride, padding, layer.dilation, False, none, layer.groups, [False, True, False]
             made: Tensor = torch.ops.aten.convolution_backward(back, seen, kernel, None, *options)[1]
             return made
@@ -284,6 +311,10 @@ class ConvolutionRule(ProductRule):
     def over_tokens(self, g: Tensor) -> Tensor:
         return g.flatten(2).sum(dim=2)
 
+    def bias(self, call: Call) -> Tensor:
+        layer: Conv = call.module  # type: ignore[assignment]
+        return self.over_tokens(_side_by_side(layer, at_least_float32(call.output_gradient)))
+
     def seen(self, call: Call, a: Tensor) -> tuple[Tensor, int]:
         layer: Conv = call.module  # type: ignore[assignment]
-        return _padded(layer, a), prod(layer.kernel_size)
+        return by_record(_padded(layer, a), call.views), prod(layer.kernel_size)

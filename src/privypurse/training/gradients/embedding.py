@@ -25,6 +25,7 @@ def same_rows(one: Tensor, other: Tensor) -> Tensor:
 class EmbeddingRule(Rule):
     features = -1
     records_anywhere = True
+    takes_views = True
 
     def tokens(self, call: Call) -> tuple[Tensor, Tensor]:
         """Indices (record, token) and the gradient of what they looked up, 0 where the table takes none."""

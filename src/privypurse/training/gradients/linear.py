@@ -77,6 +77,7 @@ def _gram_of_input(call: Call, a: Tensor) -> Tensor:
 class LinearRule(ProductRule):
     features = -1
     records_anywhere = True
+    takes_views = True
 
     def joined(self, calls: list[Call]) -> Call:
         """One use over the tokens of all."""

@@ -38,6 +38,7 @@ class OwnPlacesRule(LinearRule):
     """
 
     one_shape = False
+    takes_views = False
 
     def joined(self, calls: list[Call]) -> Call:
         whole = super().joined(calls)

@@ -73,6 +73,8 @@ class Call:
     """Whether inputs were left to autograd until the backward pass, for parts that run again there."""
     layout: Layout = RECORDS_FIRST
     """Where the layer has its records. Here they are always first."""
+    views: int = 1
+    """How often each record went through the layer, each time as a row; its gradient is the sum over these."""
 
     @property
     def output_gradient(self) -> Tensor:
@@ -156,6 +158,8 @@ class Rule(ABC):
     """Whether the layer treats all dimensions but its features alike, so that any of them may count records."""
     one_shape = True
     """Whether shapes are the same for every batch of so many records, so that a captured graph may hold them."""
+    takes_views = False
+    """Whether the rule takes (records, views, ...) where records have several views: as more tokens or places."""
     features: int | None = None
     """The dimension of the output that counts features, over which no gradient's entry is a sum; None: not known."""
 
@@ -172,13 +176,17 @@ class Rule(ABC):
 
         So what is measured is, to the bit, what is added up later. A rule that does without overrides this.
         """
+        call.keep(self.required(call))
+
+    def required(self, call: Call) -> dict[str, Tensor]:
+        """Every record's gradient, of all the parameters that it is asked of."""
         made = self.per_record(call)
         if made.keys() != call.names.keys():
             raise InvalidInput(
                 f"the rule of {type(call.module).__name__} gives gradients of {', '.join(made) or 'nothing'}; it "
                 f"must give those of {', '.join(call.names)} (docs/own-layers.md)"
             )
-        call.keep({name: at_least_float32(value) for name, value in made.items()})
+        return {name: at_least_float32(value) for name, value in made.items()}
 
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         """For each parameter the squared norm of every record's gradient, or a little more."""
@@ -201,9 +209,11 @@ class Rule(ABC):
 
         One number for all records, or one for each.
         """
-        several = self.features is not None and call.output_gradient.dim() > 1
-        width = call.output_gradient.shape[self.features] if several else 1  # type: ignore[index]
-        return max(1, call.output_gradient[0].numel() // max(1, width))
+        shape = call.output_gradient.shape
+        if self.features is None or len(shape) < 2:
+            return max(1, shape[1:].numel())
+        width = shape[self.features + (call.views > 1 and self.features > 0)]
+        return max(1, shape[1:].numel() // max(1, width))
 
     def joined(self, calls: list[Call]) -> Call | None:
         """Several uses of the same parameters as one, over the terms of all of them; None if that cannot be said."""

@@ -25,6 +25,7 @@ from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
 from privypurse.training.gradients.find_layouts import KnownLayouts, bound
 from privypurse.training.gradients.for_each_record import for_each_record
 from privypurse.training.gradients.generic import GENERIC, require_no_draws
+from privypurse.training.gradients.parametrised import ParametrisedRule, parametrised_rule
 from privypurse.training.gradients.recomputation import (
     Recomputation,
     lend_inputs,
@@ -37,6 +38,7 @@ from privypurse.training.gradients.recomputation import (
 )
 from privypurse.training.gradients.refusals import refuse_replaced, require_records, require_tensors
 from privypurse.training.gradients.rule import Call, InParts, Part, Rule, rule_of
+from privypurse.training.gradients.views import settle
 from privypurse.training.isolation.graph import nodes
 from privypurse.training.isolation.layers import require_known_apart
 from privypurse.training.isolation.replaced_records import detached
@@ -66,7 +68,7 @@ class _Tap(torch.autograd.Function):
         require_records(ctx.call)
         ctx.call.gradient, *others = ctx.call.layout.to_front([gradient.detach() for gradient in gradients])
         ctx.call.other_output_gradients = tuple(others)
-        ctx.call.rule.settle(ctx.call)
+        settle(ctx.call)
         return None, None, *gradients
 
 
@@ -94,7 +96,7 @@ _STRANGER = (
 
 @dataclass
 class Tape:
-    """The calls of one forward pass over so many records."""
+    """The calls of one forward pass over so many records, each of them in so many views."""
 
     records: int
     calls: list[Call] = field(default_factory=list)
@@ -102,6 +104,12 @@ class Tape:
     """Whether gradients may come back now; without, they always may."""
     constants: frozenset[int] = frozenset()
     """The ids of inputs that are the same for all records, whatever their shape."""
+    views: int = 1
+
+    @property
+    def rows(self) -> int:
+        """What the model takes for records: every view of each."""
+        return self.records * self.views
 
     @property
     def device(self) -> torch.device:
@@ -115,7 +123,7 @@ class Tape:
 def watched_layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module, Rule]]:
     """The layers to be watched: each handled by its rule, or as a whole where no rule knows it."""
     require_known_apart([("", model)], prefix)
-    rule = rule_of(type(model))
+    rule = rule_of(type(model)) or parametrised_rule(model)
     # The weight of a parametrised layer is made of what lies in modules inside.
     whole = parametrize.is_parametrized(model) or (rule is not None and rule.whole_module)
     own = [parameter for parameter in model.parameters(recurse=whole) if parameter.requires_grad]
@@ -125,7 +133,7 @@ def watched_layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn
         rule = rule or (EXPANDED_PARAMETER if expanded else GENERIC)
         if rule.whole_module:
             require_known_apart(model.named_modules(), prefix)
-        if rule is GENERIC:
+        if rule is GENERIC or isinstance(rule, ParametrisedRule):
             require_no_draws(model, prefix)
         yield prefix, model, rule
         if rule.whole_module:
@@ -145,6 +153,8 @@ class Recorder:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.views = 1
+        """How often each record goes through the model, in `recorded`; its gradient is the mean."""
         self.key: Callable[[], bytes] | None = None
         """Where keys of what is random in a forward pass come from; without, it draws as it would anyway."""
         found = {id(module): (name, module, rule) for name, module, rule in watched_layers(model)}
@@ -179,7 +189,7 @@ class Recorder:
         with ExitStack() as undo:
             undo.callback(self._ask_for_gradients, True)
             self._ask_for_gradients(False)
-            self.for_each(undo, tape.records)
+            self.for_each(undo, tape.rows)
             for module, rule, names in self._watched:
                 if rule is EXPANDED_PARAMETER:
                     self._expand(tape, undo, module, names)
@@ -219,12 +229,12 @@ class Recorder:
     def _copies(self, tape: Tape, module: nn.Module, local: str, name: str) -> Tensor:
         """A copy of an expanded parameter for each record."""
         value = module.get_parameter(local).detach()
-        copies = value.expand(tape.records, *value.shape[1:])
+        copies = value.expand(tape.rows, *value.shape[1:])
         return self._tapped(tape, Call(module, EXPANDED_PARAMETER, {local: name}, (copies,)), copies)[0]
 
     def _tapped(self, tape: Tape, call: Call, *outputs: Tensor) -> tuple[Tensor, ...]:
         """Outputs of a layer, with the call on the tape."""
-        call.open = tape.open
+        call.open, call.views = tape.open, tape.views
         tape.calls.append(call)
         return _Tap.apply(self._anchor(outputs[0].device), call, *outputs)  # type: ignore[no-untyped-call,no-any-return]
 
@@ -255,10 +265,10 @@ class Recorder:
             inputs, options = tree_map(detached, inputs), tree_map(detached, options) if options else {}
             inputs, options = layout.to_front(layout.marked((inputs, options)))
             if layout.one_row and not rule.takes_all_apart:
-                inputs = tuple(layout.for_each(value, tape.records) for value in inputs)
+                inputs = tuple(layout.for_each(value, tape.rows) for value in inputs)
             call = Call(module, rule, names, inputs, options, layout=layout)
             if layout.one_row and isinstance(output, Tensor):
-                output = layout.for_each(output, tape.records).contiguous()  # layers behind may work in place
+                output = layout.for_each(output, tape.rows).contiguous()  # layers behind may work in place
             several = output if isinstance(output, tuple) else (output,)
             count = 2 if isinstance(module, nn.LSTMCell) else 1  # outputs that are watched
             tapped = self._tapped(tape, call, *several[:count])
@@ -281,7 +291,7 @@ class Recorder:
                 return self.model(*inputs, **options)
 
         with self.as_written():
-            output = self.layouts.run(run, (inputs, options), tape.records, tape.constants)
+            output = self.layouts.run(run, (inputs, options), tape.rows, tape.constants)
         changed = [name for name, version in self._versions().items() if before.get(name) != version]
         if changed:
             raise InvalidInput(
@@ -291,7 +301,7 @@ class Recorder:
             )
         self.runs_again, self.one_shape = lent(tape.calls), all(call.rule.one_shape for call in tape.calls)
         if self.runs_again:
-            self._recomputation.expect(output, tape.records)
+            self._recomputation.expect(output, tape.rows)
         return output
 
     @property

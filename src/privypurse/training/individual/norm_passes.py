@@ -100,7 +100,8 @@ class NormPasses:
         mine = wanted[wanted % setup.processes.size == setup.processes.rank]
         if not mine.size:
             return
-        most = execution.max_physical_batch or (4096 if setup.device.type == "cuda" else 512)
+        rows = 4096 if setup.device.type == "cuda" else 512
+        most = execution.max_physical_batch or max(1, rows // setup.recorder.views)
         batches = self.records.batches(mine, setup.source.for_step(steps_taken, _RECORD_STREAM), most)
         for batch, data in self.records.load(batches):
             yield batch, *moved(data, setup.device)
