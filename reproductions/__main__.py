@@ -41,7 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     run = actions.add_parser("run", help="train what is left of a table, then show it")
     run.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
     run.add_argument("--jobs", type=int, default=1, help="trainings side by side (default: 1)")
-    run.add_argument("--minutes", type=float, help="stop after so many; call it again to go on")
+    run.add_argument(
+        "--minutes",
+        type=float,
+        help="stop after so many, also in the middle of a training of a paper's table; call it again to go on",
+    )
     run.add_argument("--features", type=Path, default=Path("data/features"), help="where features are kept")
     run.set_defaults(act=_run)
     show = actions.add_parser("show", help="what a table came to, as far as it is trained")

@@ -10,6 +10,7 @@ from typing import Any
 from privypurse._validate import integer, is_real, one_of, real
 from privypurse.errors import InvalidInput
 from reproductions import data
+from reproductions.networks import NARROWER
 from reproductions.plans import AS_PUBLISHED, PLANNERS
 from reproductions.results import Job, Line, by_key
 from reproductions.toml_sections import check_keys, made
@@ -30,6 +31,7 @@ MEASURES = {
     "active": "Records that still contribute: at the first step, after the fixed steps, at the end",
 }
 PLOTS = ("bars", "lines", "classes", "individual", "active", "rounds")
+_LATER = {"augmented": False, "views": 1, "average": None}
 FEDERATED = ("personalised", "minimum", "dropout", "none")
 """Liu et al. (2024), §7.2: each at their own ε; all at the smallest; all at the mean, without those who grant less;
 no privacy. Minimum and dropout need everybody's ε in one place: they exist in simulations only."""
@@ -52,6 +54,12 @@ class Training:
     """Private accuracy queries that end the extra steps: every, queries, share (of everyone's purse)."""
     individual: Mapping[str, Any] | None = None
     """norm_passes_per_epoch, clip, headroom."""
+    augmented: bool = False
+    """Whether images are shifted and mirrored anew each time (`networks.ShiftedAndMirrored`)."""
+    views: int = 1
+    """How often each record goes through the model in a step; the mean of its gradients is clipped."""
+    average: float | None = None
+    """The decay of the moving average of weights that is judged in the end; None: the last weights."""
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -66,6 +74,11 @@ class Training:
         real(self.learning_rate, "[training] learning_rate", above=0)
         real(self.clip_norm, "[training] clip_norm", above=0)
         real(self.momentum, "[training] momentum", least=0, below=1)
+        integer(self.views, "[training] views")
+        if self.average is not None:
+            real(self.average, "[training] average", least=0, below=1)
+        if not isinstance(self.augmented, bool):
+            raise InvalidInput(f"[training] augmented is {self.augmented!r}; it must be true or false")
         if self.stop is not None:
             check_keys("[training] stop", self.stop, needed := {"every", "queries", "share"}, needed)
         if self.individual is not None:
@@ -139,7 +152,12 @@ class Cell:
             raise InvalidInput(f"pixels are {self.pixels!r}; give two numbers, a mean and a positive deviation")
 
     def plain(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without what came later, where it is not used: trainings from before keep their names."""
+        found = asdict(self)
+        found["training"] = {
+            name: value for name, value in found["training"].items() if _LATER.get(name, ...) != value
+        }
+        return found
 
     @property
     def kind(self) -> str:
@@ -154,11 +172,13 @@ class Cell:
             epochs=None,
             batch_size=self.training.batch_size if self.training.batch_size == "all" else 16,
             extra_steps=min(self.training.extra_steps, 6),
+            views=min(self.training.views, 2),
             stop=None if self.training.stop is None else {**self.training.stop, "every": 3, "queries": 2},
         )
         federation = None if self.federation is None else replace(self.federation, rounds=2)
         few = min(self.records or 48, 48)
-        return replace(self, training=training, federation=federation, records=few, accountant="rdp", quick=True)
+        made = replace(self, training=training, federation=federation, model=NARROWER.get(self.model, self.model))
+        return replace(made, records=few, accountant="rdp", quick=True)
 
 
 def _numberless(value: Any) -> Any:

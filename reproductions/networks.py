@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from privypurse._validate import one_of
 from privypurse.errors import InvalidInput
@@ -107,19 +108,46 @@ class ResNet20(nn.Module):
 _GROUPS = 16
 
 
+class Standardised(nn.Module):
+    """A filter less its mean, divided by its length, times a gain: scaled weight standardisation with a gain.
+
+    As De et al. (2022) have it, after Brock et al. (2021, arXiv 2101.08692, eq. 1): (w − μ) · gain / √max(N σ², 1e-4)
+    for a filter of N entries. What is clipped and made noisy is the weight as it was before, and the gain.
+    """
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(filters))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        flat = weight.flatten(1)
+        flat = flat - flat.mean(dim=1, keepdim=True)
+        scale = flat.square().sum(dim=1).clamp(min=1e-4).rsqrt() * self.gain
+        return (flat * scale.unsqueeze(1)).view_as(weight)
+
+
+def _standardised(inside: int, outside: int, side: int, stride: int = 1) -> nn.Module:
+    """A convolution whose weight is standardised; padded so that places stay. Filters have a length of about 1."""
+    layer = nn.Conv2d(inside, outside, side, stride, side // 2)
+    deviation = (inside * side * side) ** -0.5
+    nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return parametrize.register_parametrization(layer, "weight", Standardised(outside))
+
+
 class _WideBlock(nn.Module):
     """ReLU, GroupNorm, convolution, twice; where the shape changes, the shortcut is ReLU, GroupNorm, convolution."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(_GROUPS, inside)
-        self.first = nn.Conv2d(inside, outside, 3, stride, 1)
+        self.first = _standardised(inside, outside, 3, stride)
         self.other_norm = nn.GroupNorm(_GROUPS, outside)
-        self.second = nn.Conv2d(outside, outside, 3, 1, 1)
+        self.second = _standardised(outside, outside, 3)
         self.shortcut = nn.Sequential()
         if inside != outside:
             self.shortcut = nn.Sequential(
-                nn.ReLU(), nn.GroupNorm(_GROUPS, inside), nn.Conv2d(inside, outside, 1, stride)
+                nn.ReLU(), nn.GroupNorm(_GROUPS, inside), _standardised(inside, outside, 1, stride)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -129,28 +157,52 @@ class _WideBlock(nn.Module):
         return total
 
 
-class WideResNet16x4(nn.Module):
+class WideResNet16(nn.Module):
     """WRN-16-4 with GroupNorm of 16 groups, as De et al. (2022) train it privately and Yu et al. (2023) after them.
 
-    2,751,562 parameters on three channels. The order is that of De et al.'s code: activation, norm, convolution.
-    Their convolutions also standardise their weights, with a gain for each filter; these do not.
+    2,753,818 parameters on three channels. As in De et al.'s code the order is activation, norm, convolution, and
+    convolutions standardise their weights. ``width`` 1 makes it WRN-16-1.
     """
 
-    def __init__(self, channels: int = 3, classes: int = 10) -> None:
+    def __init__(self, channels: int = 3, classes: int = 10, width: int = 4) -> None:
         super().__init__()
-        self.first = nn.Conv2d(channels, 16, 3, 1, 1)
-        widths = [16, 64, 64, 128, 128, 256, 256]
+        self.first = _standardised(channels, 16, 3)
+        widths = [16, *(width * filters for filters in (16, 16, 32, 32, 64, 64))]
         strides = [1, 1, 2, 1, 2, 1]
         self.blocks = nn.Sequential(
             *(_WideBlock(*pair, stride) for pair, stride in zip(pairwise(widths), strides, strict=True))
         )
-        self.norm = nn.GroupNorm(_GROUPS, 256)
-        self.last = nn.Linear(256, classes)
+        self.norm = nn.GroupNorm(_GROUPS, widths[-1])
+        self.last = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm(torch.relu(self.blocks(self.first(x))))
         out: Tensor = self.last(x.mean(dim=(2, 3)))
         return out
+
+
+class ShiftedAndMirrored(nn.Module):
+    """While training: images moved by up to four pixels each way, what is missing mirrored, and half of them flipped.
+
+    De et al. (2022)'s augmentation. Every row draws numbers of its own from torch's global generator, so that records
+    stay apart, and views of one record differ.
+    """
+
+    most = 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        count, height, width = len(x), *x.shape[2:]
+        padded = F.pad(x, [self.most] * 4, mode="reflect")
+        across, down, mirrored = (
+            torch.randint(0, most, (count, 1), device=x.device) for most in (2 * self.most + 1, 2 * self.most + 1, 2)
+        )
+        rows = down + torch.arange(height, device=x.device)
+        columns = torch.arange(width, device=x.device)
+        columns = across + torch.where(mirrored == 1, width - 1 - columns, columns)
+        every = torch.arange(count, device=x.device)[:, None, None]
+        return padded[every, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 _GREY, _COLOUR, _IMAGE = (1, 28, 28), (3, 32, 32), "(channels, height, width)"
@@ -163,11 +215,14 @@ _NETWORKS: dict[str, tuple[tuple[int, ...] | str | None, Callable[[tuple[int, ..
     "resnet-20": (_IMAGE, lambda shape, classes: ResNet20(shape[0], classes)),
     "tramer-boneh-cifar10": (_COLOUR, lambda shape, classes: TramerBonehCifar10(classes)),
     "tramer-boneh-mnist": (_GREY, lambda shape, classes: TramerBoneh(classes)),
-    "wrn-16-4": (_IMAGE, lambda shape, classes: WideResNet16x4(shape[0], classes)),
+    "wrn-16-1": (_IMAGE, lambda shape, classes: WideResNet16(shape[0], classes, 1)),
+    "wrn-16-4": (_IMAGE, lambda shape, classes: WideResNet16(shape[0], classes)),
 }
 """By name: the shape of records that a network takes (None: any), and how to build it."""
 NAMES = tuple(_NETWORKS)
 """Every name that `network` knows."""
+NARROWER = {"wrn-16-4": "wrn-16-1"}
+"""What is enough to try whether everything runs: the same layers with fewer filters."""
 
 
 def network(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.without_privacy import train_ordinarily
+from reproductions.averages import Averages
 from reproductions.choice import Choice, Rivals, Settings, Unfinished
 from reproductions.data import classes_of
 from reproductions.feature_models import losses
@@ -32,35 +33,6 @@ from reproductions.sources import ENCODERS, source_of
 _LARGE_MODEL = 500_000  # parameters from which fewer records go through at once
 _MOST = 192
 """So many: about 13 MiB a record with LoRA and 25 with all layers trained, and ten processes share one GPU."""
-
-
-class Averages:
-    """Exponential moving averages of the weights after each step: post-processing of what is released anyway.
-
-    Early on an average forgets faster, as in De et al. (2022): min(decay, (1 + t) / (10 + t)). It is handed to
-    `pp.train` as a scheduler, the one thing that is called after every step.
-    """
-
-    def __init__(self, model: nn.Module, decays: Sequence[float]) -> None:
-        self._weights = [weight.detach() for weight in model.parameters() if weight.requires_grad]
-        self._kept = {decay: [weight.clone() for weight in self._weights] for decay in decays}
-        self._steps = 0
-
-    def step(self) -> None:
-        self._steps += 1
-        for decay, kept in self._kept.items():
-            torch._foreach_lerp_(kept, self._weights, 1 - min(decay, self._steps / (9 + self._steps)))
-
-    def put(self, decay: float) -> None:
-        """Make the average the model's weights. Keeps the averages, not the weights."""
-        for weight, average in zip(self._weights, self._kept[decay], strict=True):
-            weight.copy_(average)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": self._steps, "kept": self._kept}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._steps, self._kept = state_dict["steps"], state_dict["kept"]
 
 
 def step_length(plan: pp.Plan, settings: Settings) -> float:

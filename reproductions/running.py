@@ -1,7 +1,9 @@
 """All trainings of a table, side by side in several processes on one device, none of them twice."""
 
 import gc
+import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from reproductions import results, rival_training, train_cell
 from reproductions.choice import Choice, Rivals
 from reproductions.grid import Grid
 from reproductions.results import Job, Line
+from reproductions.train_cell import Until
 
 
 @dataclass(frozen=True)
@@ -58,16 +61,29 @@ def run(table: Grid | Rivals, where: Where) -> Iterator[tuple[Job, Line]]:
     except OSError as error:
         raise InvalidInput(f"{where.out} cannot hold results: {error}; name another folder") from None
     failed: dict[str, str] = {}
+
+    def until(job: Job) -> Until | None:
+        """Where a training that the time may break off leaves what it has done."""
+        name = hashlib.sha256(job.key.encode()).hexdigest()[:16]
+        return None if ends is None or isinstance(table, Rivals) else Until(path.with_suffix(f".{name}"), ends)
+
     with _pool(where.jobs) as pool:
         while jobs := [job for job in table.left(results.read(path)) if job.key not in failed]:
             state = Choice.of(table, results.read(path)) if isinstance(table, Rivals) else None
-            tasks = [_Task(job, state, device, where.features, _threads(table, where.jobs)) for job in jobs]
+            tasks = [
+                _Task(job, state, device, where.features, _threads(table, where.jobs), until(job)) for job in jobs
+            ]
             for task, line in _outcomes(pool, tasks, ends):
+                if isinstance(line, train_cell.BrokenOff):
+                    print(f"broken off: {task.job.name}, seed {task.job.seed}, {line}", flush=True)
+                    continue
                 if isinstance(line, Exception):
                     failed[task.job.key] = f"{task.job.name}, seed {task.job.seed}: {line or type(line).__name__}"
                     print(f"failed: {failed[task.job.key]}", flush=True)
                     continue
                 results.append(path, line)
+                if task.until is not None:
+                    shutil.rmtree(task.until.folder, ignore_errors=True)
                 yield task.job, line
             if ends is not None and time.monotonic() > ends:
                 break
@@ -92,6 +108,7 @@ class _Task:
     device: str
     features: Path
     threads: int
+    until: Until | None = None
 
     def line(self) -> Line:
         torch.set_num_threads(self.threads)
@@ -100,7 +117,7 @@ class _Task:
             torch.cuda.empty_cache()
         with _named(self.job.name):
             if self.choice is None:
-                outcome = train_cell.outcome(self.job.settings, self.job.seed, self.device)
+                outcome = train_cell.outcome(self.job.settings, self.job.seed, self.device, self.until)
             else:
                 outcome = rival_training.outcome(self.choice, self.job, self.features, self.device)
         return {**self.job.plain(), **outcome, "versions": results.versions(self.device)}

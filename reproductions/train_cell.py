@@ -4,6 +4,7 @@ import math
 import time
 import warnings
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from privypurse.training.evaluation import losses
 from privypurse.training.without_privacy import train_ordinarily
 from reproductions import data, federated
 from reproductions.analyses import by_group, correlation_with_loss
+from reproductions.averages import Averages
 from reproductions.cell_data import Inputs, inputs_of
 from reproductions.grid import QUANTILES, Cell
-from reproductions.networks import NAMES, network
+from reproductions.networks import NAMES, ShiftedAndMirrored, network
 from reproductions.plans import AS_PUBLISHED, epsilon_of, groups_of, method_of
 from reproductions.results import Line
 from reproductions.score import judged
@@ -44,14 +46,34 @@ def check(cell: Cell) -> None:
         epsilon_of(cell.budgets, labels, np.random.default_rng(0))
 
 
-def outcome(cell: Cell, seed: int, device: str = "cpu") -> Line:
-    """Train once. Seeded, so that it can be repeated: these models are for measuring, not for publishing."""
+class BrokenOff(Exception):
+    """The time is over in the middle of a training; what was done is in its checkpoint."""
+
+
+@dataclass(frozen=True)
+class Until(pp.Callback):
+    """Ends a training when the time is over. Its folder holds what was done until then."""
+
+    folder: Path
+    ends: float
+    """By the clock of `time.monotonic`."""
+
+    def on_step(self, figures: pp.Figures) -> None:
+        if time.monotonic() > self.ends and figures.step < figures.steps:
+            raise BrokenOff(f"after {figures.step:,} of {figures.steps:,} steps")
+
+
+def outcome(cell: Cell, seed: int, device: str = "cpu", until: Until | None = None) -> Line:
+    """Train once. Seeded, so that it can be repeated: these models are for measuring, not for publishing.
+
+    With ``until`` a training by one plan is broken off when the time is over, and goes on when it is called again.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)
         where = torch.device(device)
         inputs = inputs_of(cell, seed, where)
         if cell.federation is None:
-            return _Training(cell, seed, where, inputs).outcome()
+            return _Training(cell, seed, where, inputs, until).outcome()
         begun = time.perf_counter()
         out = federated.outcome(cell, seed, inputs, where)
         return {**out, "seconds": time.perf_counter() - begun, "made_up": inputs.made_up}
@@ -63,6 +85,7 @@ class _Training:
     seed: int
     device: torch.device
     inputs: Inputs
+    until: Until | None
 
     def outcome(self) -> Line:
         begun = time.perf_counter()
@@ -138,7 +161,10 @@ class _Training:
 
     def _new_model(self) -> nn.Module:
         shape = tuple(self.inputs.train.tensors[0].shape[1:])
-        return network(self.cell.model, shape, self.inputs.classes).to(self.device)
+        model = network(self.cell.model, shape, self.inputs.classes)
+        if self.cell.training.augmented:
+            model = nn.Sequential(ShiftedAndMirrored(), model)
+        return model.to(self.device)
 
     def _new_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         training = self.cell.training
@@ -148,6 +174,7 @@ class _Training:
         largest = _LARGEST_BATCH.get(self.device.type, 2_000)
         if sum(value.numel() for value in model.parameters()) > _LARGE_MODEL:
             largest //= 10
+        largest = max(1, largest // self.cell.training.views)
         return None if self._batch + 6 * math.sqrt(self._batch) <= largest else largest
 
     def _trained(self, plan: pp.Plan | pp.rounds.Schedule | None) -> tuple[nn.Module, int, pp.Spending | None]:
@@ -166,7 +193,14 @@ class _Training:
             plan = replace(plan, promise=pp.Promise.PART)
         execution = pp.Execution(max_physical_batch=self._physical(model))
         how: dict[str, Any] = {"individual": self._individual(), "execution": execution, "seed": self.seed}
+        if self.until is not None:
+            how |= {"checkpoint": self.until.folder, "callbacks": [self.until]}
+        decay = self.cell.training.average
+        averages = None if decay is None else Averages(model, [decay])
+        how |= {"scheduler": averages, "views": self.cell.training.views}
         trained = pp.train(model, optimizer, records, plan, losses, **how)
+        if averages is not None and decay is not None:
+            averages.put(decay)
         return model, trained.steps, trained.spending
 
     def _scores(self, model: nn.Module) -> Line:

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 import privypurse as pp
 from privypurse.errors import InvalidInput
+from privypurse.training.gradients import Recorder
+from privypurse.training.gradients.generic import GENERIC
 from reproductions import networks
 from reproductions.networks import NAMES, network
 
@@ -45,12 +47,17 @@ def resnet(channels):
     return total
 
 
-def wide(channels):
-    """Of each width two blocks; a norm before each convolution, and a convolution in the first shortcut."""
-    total = conv(channels, 16, 3) + norm(256) + linear(256, 10)
-    for before, after in [(16, 64), (64, 128), (128, 256)]:
-        total += conv(before, after, 3) + 3 * conv(after, after, 3) + norm(before) + 3 * norm(after)
-        total += conv(before, after, 1) + norm(before)
+def wide(channels, width=4):
+    """Of each width two blocks; a norm before each convolution, and one in the shortcut where filters change.
+
+    Every filter of a convolution has a gain.
+    """
+    last = 64 * width
+    total = conv(channels, 16, 3) + 16 + norm(last) + linear(last, 10)
+    for before, after in [(16, 16 * width), (16 * width, 32 * width), (32 * width, 64 * width)]:
+        total += conv(before, after, 3) + 3 * conv(after, after, 3) + norm(before) + 3 * norm(after) + 4 * after
+        if before != after:
+            total += conv(before, after, 1) + norm(before) + after
     return total
 
 
@@ -63,6 +70,7 @@ CASES = {
     "resnet-20": (COLOUR, resnet(3)),
     "tramer-boneh-cifar10": (COLOUR, TRAMER_BONEH),
     "tramer-boneh-mnist": (GREY, SMALL),
+    "wrn-16-1": (COLOUR, wide(3, 1)),
     "wrn-16-4": (COLOUR, wide(3)),
 }
 
@@ -86,14 +94,14 @@ def test_the_numbers_that_docstrings_and_papers_print():
     assert LENET == 62_006
     assert TRAMER_BONEH == 550_570
     assert (resnet(3), resnet(1)) == (269_722, 269_434)
-    assert wide(3) == 2_751_562
+    assert wide(3) == 2_753_818
     for model, printed in [
         (networks.TramerBoneh, "26,010"),
         (networks.TramerBonehCifar10, "550,570"),
         (networks.OpacusExample, "26,010"),
         (networks.HeoSvhn, "62,006"),
         (networks.ResNet20, "269,722"),
-        (networks.WideResNet16x4, "2,751,562"),
+        (networks.WideResNet16, "2,753,818"),
     ]:
         assert printed in model.__doc__
         assert f"{parameters(model()):,}" == printed
@@ -170,7 +178,9 @@ def one_at_a_time(model, loss_fn, x, y):
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if "wrn" in name else name for name in CASES]
+)
 def test_norms_of_three_records_are_those_of_one_at_a_time(name):
     torch.manual_seed(0)
     shape, _ = CASES[name]
@@ -189,6 +199,35 @@ def test_norms_of_three_records_are_those_of_one_at_a_time(name):
 @pytest.mark.parametrize("name", CASES)
 def test_only_layers_with_rules_of_their_own_have_parameters(name):
     shape, _ = CASES[name]
-    for layer in network(name, shape, 10).modules():
-        if list(layer.parameters(recurse=False)):
-            assert isinstance(layer, nn.Linear | nn.Conv2d | nn.GroupNorm)
+    watched = Recorder(network(name, shape, 10)).layers
+    assert all(isinstance(layer, nn.Linear | nn.Conv2d | nn.GroupNorm) for _, layer, _ in watched)
+    assert all(rule is not GENERIC for _, _, rule in watched)
+
+
+def test_standardised_filters_have_mean_zero_and_the_length_of_their_gain():
+    torch.manual_seed(0)
+    layer = networks.Standardised(4).double()
+    layer.gain.data = torch.tensor([1.0, 2.0, 0.5, 3.0]).double()
+    weight = 5 + torch.randn(4, 3, 3, 3).double()
+    made = layer(weight).flatten(1)
+    torch.testing.assert_close(made.mean(dim=1), torch.zeros(4).double())
+    torch.testing.assert_close(made.norm(dim=1), layer.gain.detach())
+    torch.testing.assert_close(layer(weight * 7 + 1), layer(weight))  # whatever a filter's mean and length
+    flat = torch.full_like(weight, 2.0) + 1e-4 * weight  # of nearly no length: N σ² counts as 1e-4
+    assert (layer(flat).flatten(1).norm(dim=1) < 0.2 * layer.gain).all()
+
+
+def test_images_are_shifted_and_mirrored_each_by_itself_while_training():
+    torch.manual_seed(0)
+    layer, size = networks.ShiftedAndMirrored(), 12
+    image = torch.arange(2 * size * size, dtype=torch.float32).reshape(2, size, size)
+    padded = F.pad(image[None], [4] * 4, mode="reflect")[0]
+    cut = [padded[:, i : i + size, j : j + size] for i in range(9) for j in range(9)]
+    known = {each.numpy().tobytes() for one in cut for each in (one, one.flip(2).contiguous())}
+    out = layer(image.expand(400, -1, -1, -1))
+    seen = {each.numpy().tobytes() for each in out.contiguous()}
+    assert seen <= known
+    assert len(seen) > 100  # of 162, 400 draws miss 14 on average
+    mirrored = sum(bool(each[0, 0, 5] > each[0, 0, 6]) for each in out)  # where only a flip turns round
+    assert 100 < mirrored < 300
+    assert torch.equal(layer.eval()(image[None]), image[None])
