@@ -145,15 +145,16 @@ def run(options: argparse.Namespace, console: Console) -> int:
         subject = subject_of(options.subject, others=options.others, trust_code=options.trust_code)
     audit = ATTACKS[options.attack](subject, options)
     say(console, f"{options.attack}: {audit.cost}")
+    said = () if subject.members is None else subject.words
     if subject.members is not None:
         make_folder(options.out)  # before anybody is charged for what could not be written
-        for sentence in subject.words:
+        for sentence in said:
             say(console, sentence)
     with bar(console, "attacking") as progress:
         result = audit.run(progress)
     if subject.members is not None and subject.members.ledger is not None:
         subject.members.ledger.write_anchor(options.out / "anchor.json")
-    _show(result, console)
+    _show(result, console, said)
     say(console, f"written to {result.save(options.out)}")
     return 1 if result.flagged else 0
 
@@ -176,8 +177,10 @@ def _on_members(options: argparse.Namespace) -> Subject:
     return subject
 
 
-def _show(result: AuditResult, console: Console) -> None:
-    table = Table(title=f"audit: {result.attack}, on {result.data} records", title_justify="left")
+def _show(result: AuditResult, console: Console, said: tuple[str, ...]) -> None:
+    """What was found; sentences that were ``said`` before are not said again."""
+    whose = "made-up records" if result.data == "made up" else "members: internal"
+    table = Table(title=f"audit: {result.attack}, on {whose}", title_justify="left")
     found = [name for name in ("guesses", "f-dp", "gaussian scores") if any(name in g.bounds for g in result.groups)]
     heads = {"guesses": "guesses ≥", "f-dp": "f-dp ≥", "gaussian scores": "gaussian ≈"}
     for name in ("group", "ε claimed", *(heads[name] for name in found), "AUC", ""):
@@ -190,4 +193,5 @@ def _show(result: AuditResult, console: Console) -> None:
         )
     console.print(table)
     for sentence in result.words:
-        say(console, sentence)
+        if sentence not in said:
+            say(console, sentence)
