@@ -172,9 +172,10 @@ def test_an_empty_draw_is_noise_alone() -> None:
     assert torch.isfinite(noise).all()
 
 
+@pytest.mark.slow
 def test_noise_has_the_plans_deviation_and_is_fresh_at_every_step() -> None:
     """With all weights zero and a learning rate of zero the first layer's gradient is noise alone, at every step."""
-    plan, inner = planned(steps=300), network()
+    plan, inner = planned(steps=500), network()  # by chance a wrong deviation passes once in 3e8 runs
     for parameter in inner.parameters():
         parameter.data.zero_()
     model, optimizer, loader = pp.make_private(inner, torch.optim.SGD(inner.parameters(), lr=0.0), data(), plan)
@@ -328,9 +329,10 @@ def test_a_private_model_learns() -> None:
     y = (x[:, 0] + x[:, 1] > 0).long()
     budgets = pp.Budgets(np.where(np.arange(3000) % 2 == 0, 2.0, 4.0), delta=1e-5)
     plan = pp.plan(budgets, "sample", steps=150, batch_size=200, clip_norm=1.0, accountant="rdp")
+    torch.manual_seed(0)
     inner = nn.Linear(6, 2)
     model, optimizer, loader = pp.make_private(
-        inner, torch.optim.SGD(inner.parameters(), lr=1.0), TensorDataset(x, y), plan
+        inner, torch.optim.SGD(inner.parameters(), lr=1.0), TensorDataset(x, y), plan, seed=0
     )
     for some_x, some_y in loader:
         optimizer.zero_grad()

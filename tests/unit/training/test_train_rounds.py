@@ -81,7 +81,7 @@ def drawn_by(schedule: Schedule, monkeypatch: pytest.MonkeyPatch, **options: obj
 @pytest.mark.parametrize("seed", [None, 5])
 def test_draws_follow_the_chances(seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts are binomial with the chance of each level; one that is a hundredth off is told apart."""
-    chances, each = [[0.1, 0.5, 1.0], [0.0, 0.02, 0.7]], 200_000
+    chances, each = [[0.1, 0.5, 1.0], [0.0, 0.02, 0.7]], 300_000
     drawn = drawn_by(by_hand(chances, people=3 * each), monkeypatch, seed=seed)
     assert len(drawn) == 2
     for who, expected in zip(drawn, chances, strict=True):
