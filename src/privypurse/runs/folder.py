@@ -105,6 +105,8 @@ class RunFolder:
             yield f"{self.path / PUBLIC_LIST} was changed: it does not name the run's public files"
         if public is not None and (public.begun, public.versions) != (self.begun, self.versions):
             yield f"{self.path / PUBLIC_LIST} was changed: day or versions are not those of {INTERNAL_LIST}"
+        if public is not None and public.command != self.command:
+            yield f"{self.path / PUBLIC_LIST} was changed: it names another command than {INTERNAL_LIST}"
         for name, file in self.files.items():
             found = _inside(self.path, name)
             if not found.is_file():

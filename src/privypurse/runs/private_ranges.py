@@ -54,6 +54,13 @@ class Released:
     def to_json(self) -> dict[str, Any]:
         return {"about": _ABOUT, **json.loads(json.dumps(asdict(self)))}
 
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Released:
+        """What `to_json` gave."""
+        ranges = {name: (float(low), float(high)) for name, (low, high) in told["ranges"].items()}
+        found = {name: tuple(map(str, values)) for name, values in told["categories"].items()}
+        return cls(float(told["share"]), ranges, found)
+
     def in_words(self) -> list[str]:
         ends = [f"{name} from {low:g} to {high:g}" for name, (low, high) in self.ranges.items()]
         few = [
@@ -85,7 +92,7 @@ def with_ranges(config: RunConfig, ledger: Ledger | None, *, ask: bool = True) -
         if file is not None and not keep_first(file, json.dumps({"asked": wanted, "released": asdict(released)})):
             released = _kept(file, wanted)
             assert released is not None
-    return replace(config, data=_settled(data, released)), released
+    return replace(config, data=settled(data, released)), released
 
 
 def to_be_asked(config: RunConfig) -> list[str]:
@@ -128,10 +135,7 @@ def _kept(file: Path, wanted: Any) -> Released | None:
         return None
     try:
         content = json.loads(file.read_text("utf-8"))
-        before, told = content["asked"], content["released"]
-        ranges = {name: (float(low), float(high)) for name, (low, high) in told["ranges"].items()}
-        found = {name: tuple(map(str, values)) for name, values in told["categories"].items()}
-        released = Released(float(told["share"]), ranges, found)
+        before, released = content["asked"], Released.from_json(content["released"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(f"{file} cannot be read, so what this run began with is not known: {error!r}") from None
     if before != wanted:
@@ -215,7 +219,7 @@ def _common(people: PrivateConstants, column: Any, missing: tuple[str, ...], sta
     return tuple(sorted(words[code] for code in people.common(codes[stay], max(len(words), 1)).tolist()))
 
 
-def _settled(data: Table, released: Released) -> Table:
+def settled(data: Table, released: Released) -> Table:
     """With the encodings that were found; a category of which no value was is left out."""
     features: dict[str, Encoding | Estimated] = {}
     for name, how in data.features.items():

@@ -100,8 +100,8 @@ def wrong(**beside):
 
 def test_a_run_that_nobody_touched_fits(home):
     assert verdicts() == {
-        **dict.fromkeys(("files", "what is listed", "certified ε", "configuration", "levels"), "fits"),
-        **dict.fromkeys(("steps", "facts", "spending"), "fits"),
+        **dict.fromkeys(("files", "what is listed", "what is shown", "certified ε", "configuration"), "fits"),
+        **dict.fromkeys(("levels", "test", "steps", "facts", "spending"), "fits"),
         **dict.fromkeys(("journal", "each one's spending", "grants"), "not checked"),
     }
     found = pp.verify(RUN, table="people.csv", checkpoint="kept")
@@ -247,6 +247,60 @@ def test_a_file_that_the_list_calls_public_and_is_not_is_seen(home):
     listing = read("run.json")
     listing["files"]["spending.csv"]["public"] = True
     write("run.json", listing)
+    assert wrong() == {"files"}
+
+
+@pytest.mark.parametrize("name", ["spending.csv", "plan.json", "fingerprint.key", "metrics.json"])
+def test_an_internal_file_that_both_lists_call_public_is_seen(home, name):
+    listing = read("run.json")
+    listing["files"][name]["public"] = True
+    write("run.json", listing)
+    shown = {each: file for each, file in listing["files"].items() if file["public"]}
+    write("public.json", {**listing, "files": shown})
+    assert wrong() == {"public files"}
+    for each in Path(RUN).iterdir():  # whoever was given the public files sees it too
+        if each.name not in ("public.json", *shown):
+            each.unlink()
+    assert "public files" in wrong()
+
+
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("encoder.json", lambda content: content["columns"][0].update(high=50.0)),
+        ("encoder.json", lambda content: content["target"].update(classes=["yes", "no"])),
+        ("model.json", lambda content: content["network"].update(activation="tanh")),
+        ("model.json", lambda content: content.update(outputs=3)),
+    ],
+)
+def test_what_follows_from_the_configuration_is_compared_with_it_whatever_the_digests_say(home, name, edit):
+    content = read(name)
+    edit(content)
+    write(name, content)
+    mended()
+    assert wrong() == {"configuration"}
+
+
+@pytest.mark.parametrize("lie", [{"at_most": 0.1}, {"levels": {"all": 0.1}}, {"told": [{"step": 5, "answer": 9.0}]}])
+def test_a_lie_in_facts_and_metrics_alike_is_seen(home, lie):
+    """A cap that nobody set, a level that there was not, an answer that nobody was asked for."""
+    for name in ("facts.json", "metrics.json"):
+        write(name, {**read(name), **lie})
+    mended()
+    assert wrong() == {"facts"}
+
+
+def test_a_public_list_of_another_command_is_seen(home):
+    write("public.json", {**read("public.json"), "command": "demo"})
+    assert wrong() == {"files"}
+
+
+def test_a_link_to_a_file_elsewhere_is_told_of(home):
+    shutil.move(RUN / "model.pt", home / "elsewhere.pt")
+    (RUN / "model.pt").symlink_to(home / "elsewhere.pt")
+    assert verdicts()["links"] == "not checked"
+    assert wrong() == set()
+    (home / "elsewhere.pt").write_bytes(b"others")
     assert wrong() == {"files"}
 
 

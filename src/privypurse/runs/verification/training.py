@@ -12,16 +12,19 @@ from privypurse.accounting import Progress
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 from privypurse.runs import fingerprint
-from privypurse.runs.config import NewPlan, RunConfig, parse_config
+from privypurse.runs.config import NewPlan, RunConfig, Table, parse_config
 from privypurse.runs.folder import RunFolder
 from privypurse.runs.plan_facts import SEEDED, facts_of_choices, facts_of_plan, facts_of_ranges, levels_of_plan
 from privypurse.runs.public_choices import PublicChoices
 from privypurse.runs.verification.findings import Finding, compared, fits, left_open, wrong
 from privypurse.runs.verification.people import of_spending, of_table
+from privypurse.runs.verification.published import other_figures, other_network, shown_wrongly
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
 
+_CHOSEN = {"levels", "delta", "simulated_budgets", "about_run"}
+"""Facts that a ledger knows, or a configuration that is not here."""
 _ROUNDING = 1e-6
 """Fourier transforms of another machine round differently, by less than this part of an ε."""
 
@@ -53,14 +56,17 @@ def of_training(folder: RunFolder, beside: Beside) -> Iterator[Finding]:
     metrics = read.get("metrics.json")
     seeded = any(content.get("promise") == SEEDED for content in read.values())
     yield compared("what is listed", list(_not_listed(folder, plan, metrics)), "every file that such a run writes")
+    yield compared("what is shown", list(shown_wrongly(folder, config, seeded)), "nothing that is not paid for")
     yield _certified(plan, beside.progress)
     if seeded:
         yield left_open("promise", f"{SEEDED} Nothing is promised to anybody")
     if config is not None:
-        yield compared("configuration", list(_from_config(config, plan, seeded)), "the plan is what it asks for")
+        differences = [*_from_config(config, plan, seeded), *other_network(folder, config)]
+        yield compared("configuration", differences, "plan and network are what it asks for")
     if metrics is None:
         yield left_open("metrics", "metrics.json is not listed: the run was broken off, or is still under way")
     else:
+        yield compared("test", list(other_figures(folder, config, metrics)), "test.json says what metrics.json says")
         yield compared("levels", list(_from_levels(plan, metrics, seeded)), "metrics.json says what is found anew")
         yield _steps(plan, metrics)
     yield compared(
@@ -168,10 +174,16 @@ def _from_facts(
 ) -> Iterator[str]:
     """``found``: what facts.json and metrics.json hold, by name; ``begun``: on which day, as run.json says."""
     expected = facts_of_plan(plan, seeded)
+    unsaid = {"data", "steps", "fixed_steps", "told"}  # these follow from training itself
+    if config is None or plan.ledger is not None:
+        unsaid |= _CHOSEN
+    if plan.shape.stop is None:
+        expected["told"] = []
     if config is not None:
+        expected["data"] = config.data.table.name if isinstance(config.data, Table) else config.data.name
         chosen = PublicChoices.of(config, begun=begun)
         expected |= facts_of_choices(chosen, seeded) if plan.ledger is None else facts_of_ranges(chosen)
-    always = {"noise_multiplier": plan.noise_multiplier, "fixed_steps": plan.steps}
+    always: dict[str, Any] = {"noise_multiplier": plan.noise_multiplier, "fixed_steps": plan.steps}
     for name, content in found.items():
         for key, value in (expected | (always if name == "metrics.json" else {})).items():
             if content.get(key) != value:
@@ -181,6 +193,8 @@ def _from_facts(
     facts, metrics = (found.get(name, {}) for name in ("facts.json", "metrics.json"))
     if "noise_multiplier" in facts and "noise_multiplier" not in expected:
         yield "facts.json tells the noise multiplier, which was solved from everybody's budgets"
+    for key in sorted(set(facts) - set(expected) - unsaid):
+        yield f"facts.json says {key} = {facts[key]!r}, of which neither plan nor configuration knows"
     for key in sorted(set(facts) - set(expected) if metrics else ()):
         if key not in metrics or facts[key] != metrics[key]:
             yield f"facts.json says {key} = {facts[key]!r}, metrics.json {metrics.get(key)!r}"

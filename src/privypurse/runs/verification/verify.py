@@ -10,6 +10,7 @@ from privypurse.accounting import Progress
 from privypurse.errors import InvalidInput
 from privypurse.runs.folder import INTERNAL_LIST, PUBLIC_LIST, RunFolder
 from privypurse.runs.verification.findings import Finding, Verified, compared, left_open, wrong
+from privypurse.runs.verification.published import strangers
 from privypurse.runs.verification.question import of_question
 from privypurse.runs.verification.rounds import of_rounds
 from privypurse.runs.verification.training import Beside, of_training
@@ -53,16 +54,25 @@ def _files(folder: RunFolder) -> Iterator[Finding]:
     except InvalidInput as error:  # a name that leads out of the folder
         changes = [str(error)]
     yield compared("files", changes, said)
+    links = [name for name in folder.files if (folder.path / name).is_symlink()]
+    if links:
+        yield left_open("links", f"{_few(links)}: links to files elsewhere, which may change without this folder")
+    unpaid = list(strangers(folder))
+    if unpaid:
+        yield compared("public files", unpaid, "")
     lists = (INTERNAL_LIST, PUBLIC_LIST)
     names = (file.relative_to(folder.path).as_posix() for file in sorted(folder.path.rglob("*")) if file.is_file())
     strange = [name for name in names if name not in folder.files and name not in lists]
     if strange and (folder.path / INTERNAL_LIST).exists():
-        shown = ", ".join(strange[:3]) + (", …" if len(strange) > 3 else "")
-        yield left_open("other files", f"{shown}: the run lists no such file, so nothing is known of them")
+        yield left_open("other files", f"{_few(strange)}: the run lists no such file, so nothing is known of them")
     if not (folder.path / INTERNAL_LIST).exists() and any((folder.path / name).exists() for name in _INTERNAL):
         yield wrong("internal files", f"{INTERNAL_LIST} is missing beside files that it has to list; put it back")
     if not (folder.path / PUBLIC_LIST).exists():
         yield wrong("public files", f"{PUBLIC_LIST} is missing, which says what may be shown; put it back")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
 def _claims(folder: RunFolder, beside: Beside) -> Iterator[Finding]:
