@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterator
@@ -166,10 +167,9 @@ class CanaryAudit:
         """What the scores of a level's canaries prove, beside its claim."""
         plan = self.subject.plan
         epsilon, delta = claimed(plan, level)
-        bounds: dict[Reading, float] = {
-            name: self._read(name, level, inside, outside, self.confidence)
-            for name in ("guesses", "f-dp", "gaussian scores")
-        }
+        names: tuple[Reading, ...] = ("guesses", "f-dp", "gaussian scores")
+        read = {name: self._read(name, level, inside, outside, self.confidence) for name in names}
+        bounds = {name: epsilon for name, epsilon in read.items() if epsilon < math.inf}  # without noise: no estimate
         stricter = confidence_of_each(self.confidence, self.levels.size)
         false, true = roc.curve(inside, outside)
         return Group(

@@ -93,15 +93,20 @@ def gaussian_scores(scores_in: FloatArray, scores_out: FloatArray, delta: float,
     """The ε of Gaussian DP at the lower end of μ, if scores were normal with one deviation: an estimate, no bound.
 
     μ is the distance of the means in deviations of the scores (as in Nasr et al. 2023, arXiv 2302.07956, who read
-    it off false positives and negatives), less its standard error √(1/n_in + 1/n_out) times the normal quantile.
+    it off false positives and negatives), less its standard error √(1/n_in + 1/n_out + μ²/2n) times the normal
+    quantile; the last term is for the deviation, which is estimated too (Hedges & Olkin 1985, Statistical Methods for
+    Meta-Analysis, p. 86). ∞ where neither side scatters at all: there is no noise.
     """
     first, second = checked(scores_in, scores_out, confidence)
+    real(delta, "delta", above=0, below=1)
     inner = ((first - first.mean()) ** 2).sum() + ((second - second.mean()) ** 2).sum()
-    spread = math.sqrt(float(inner) / (first.size + second.size - 2))
+    degrees = first.size + second.size - 2
+    spread = math.sqrt(float(inner) / degrees)
     apart = float(first.mean() - second.mean())
     if not spread > 0:
         return math.inf if apart > 0 else 0.0
-    mu = apart / spread - float(special.ndtri(confidence)) * math.sqrt(1 / first.size + 1 / second.size)
+    error = math.sqrt(1 / first.size + 1 / second.size + (apart / spread) ** 2 / (2 * degrees))
+    mu = apart / spread - float(special.ndtri(confidence)) * error
     return float(gdp.epsilon(mu, delta)) if mu > 0 else 0.0
 
 

@@ -120,6 +120,14 @@ def test_a_broken_run_is_flagged(monkeypatch, fault, batch_size):
     assert "FLAGGED" in " ".join(found.words)
 
 
+def test_a_group_without_any_noise_is_flagged_and_can_be_kept():
+    """Everybody in every step and no noise: neither side scatters, and no estimate is finite."""
+    made = audit(plan_for(), canaries=400)
+    group = made.group(0, np.full(200, 3.0), np.zeros(200))
+    assert set(group.bounds) == {"guesses", "f-dp"}
+    assert group.flagged
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["scale", "uniform"])
 def test_other_methods_are_cleared_by_group(method):

@@ -247,7 +247,7 @@ def test_a_file_that_the_list_calls_public_and_is_not_is_seen(home):
     listing = read("run.json")
     listing["files"]["spending.csv"]["public"] = True
     write("run.json", listing)
-    assert wrong() == {"files"}
+    assert wrong() == {"files", "public files"}
 
 
 @pytest.mark.parametrize("name", ["spending.csv", "plan.json", "fingerprint.key", "metrics.json"])

@@ -44,6 +44,7 @@ def other_network(folder: RunFolder, config: RunConfig) -> Iterator[str]:
     encoder, found = _encoder(folder, config), _content(folder, NETWORK)
     asked = {"network": json.loads(msgspec.json.encode(config.model))}
     if encoder is not None:
+        assert encoder.target is not None
         written = json.loads(encoder.to_json())
         asked |= {"shape": [len(written["features"])], "outputs": encoder.target.outputs}
         ended = PARAMETERS in folder.files
