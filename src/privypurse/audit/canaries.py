@@ -1,10 +1,10 @@
 """Canaries: records made for an attacker, whose presence each step of a run betrays as much as any record's can.
 
-A canary has a coordinate of its own, appended to the model, in which nobody else has a gradient; its gradient there
-is ten clip norms long. It enters before clipping, and is drawn, clipped, summed and covered by noise by the same
-code, in the same call of `train`, as everybody of its budget group. In or out is a fair coin for each canary. The
-attacker sees each step's released gradient, which is what the plan's ε covers, and has nothing to subtract: the
-others' sum is exactly zero in these coordinates.
+A canary has a coordinate of its own, in which no other canary has a gradient; its gradient there is ten clip norms
+long. It enters before clipping, and is drawn, clipped, summed and covered by noise by the same code, in the same run,
+as everybody of its budget group. In or out is a fair coin for each canary. The attacker sees each step's released
+gradient, which is what the plan's ε covers. Coordinates are appended to the model, where the others' sum is exactly
+zero, or are the model's own, where it is subtracted (`own_directions`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from privypurse.arrays import AnyArray, FloatArray, IntArray
+from privypurse.audit.own_directions import NOWHERE, OwnDirections
 from privypurse.plans import Plan
 from privypurse.randomness import Randomness
 
@@ -59,18 +60,34 @@ class Canaries:
 
 
 class WithCanaries(nn.Module):
-    """The model, and one more coordinate for each canary; of real records it is the model alone."""
+    """The model, and one more coordinate for each canary; of real records it is the model alone.
 
-    def __init__(self, model: nn.Module, canaries: int) -> None:
+    ``places`` says for each canary in which of the model's own numbers it is instead, or NOWHERE.
+    """
+
+    def __init__(self, model: nn.Module, canaries: int, places: IntArray | None = None) -> None:
         super().__init__()
         self.model = model
         self.coordinates = nn.Embedding(canaries + 1, 1, padding_idx=canaries)
         nn.init.zeros_(self.coordinates.weight)
+        self.own = None if places is None else OwnDirections(model, np.append(places, NOWHERE))
 
     def forward(self, x: Tensor, canary: Tensor) -> tuple[Any, Tensor, Tensor]:
         """``canary`` is each record's number among canaries, and their count for a real one."""
         is_canary = canary.ne(self.coordinates.num_embeddings - 1).to(x.dtype)
-        return self.model(x), self.coordinates(canary).squeeze(-1), is_canary
+        coordinate = self.coordinates(canary).squeeze(-1)
+        if self.own is not None:
+            coordinate = torch.where(self.own.place[canary] != NOWHERE, self.own(canary), coordinate)
+        return self.model(x), coordinate, is_canary
+
+    def released(self, others: Tensor | None = None) -> Tensor:
+        """The released gradient in each canary's coordinate, less that of ``others`` in the model's own."""
+        assert self.coordinates.weight.grad is not None
+        appended = self.coordinates.weight.grad[:-1, 0].double()
+        if self.own is None:
+            return appended
+        inside, place = self.own.gradient.double() - (0 if others is None else others), self.own.place[:-1]
+        return torch.where(place != NOWHERE, inside[place], appended)
 
 
 def with_canaries(loss_fn: Loss, clip_norm: float) -> Loss:
@@ -92,23 +109,24 @@ class Scored:
     """
 
     def __init__(self, plan: Plan, canaries: Canaries, model: WithCanaries) -> None:
-        coordinates = model.coordinates.weight
+        device = model.coordinates.weight.device
 
         def constant(of_level: FloatArray) -> Tensor:
-            return torch.as_tensor(of_level[canaries.level], dtype=torch.float64, device=coordinates.device)
+            return torch.as_tensor(of_level[canaries.level], dtype=torch.float64, device=device)
 
         clip = plan.levels.clip_norm
-        self._coordinates, self._rate = coordinates, constant(plan.levels.rate)
+        self._model, self._batch_size, self._rate = model, plan.batch_size, constant(plan.levels.rate)
         self._unit = constant(clip / plan.batch_size)
         self._variance = constant((plan.noise_multiplier * plan.clip_norm / clip) ** 2)
-        self._total = torch.zeros(len(canaries), dtype=torch.float64, device=coordinates.device)
+        self._total = torch.zeros(len(canaries), dtype=torch.float64, device=device)
         self.steps = 0
+        self.others: Tensor | None = None
+        """The clipped sum of the others in this step, over the model's own numbers, to be subtracted."""
 
     def before_step(self, *_: Any) -> None:
         """To be called as an optimizer's step begins: the released gradient is there, and nothing has used it yet."""
-        gradient = self._coordinates.grad
-        assert gradient is not None
-        value = gradient[:-1, 0].double() / self._unit
+        others = None if self.others is None else self.others / self._batch_size
+        value = self._model.released(others) / self._unit
         odds = torch.expm1(((2 * value - 1) / (2 * self._variance)).clamp(max=500.0))
         self._total += torch.log1p(self._rate * odds)
         self.steps += 1

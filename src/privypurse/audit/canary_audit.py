@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -18,20 +19,27 @@ from privypurse._validate import integer, one_of, real
 from privypurse.accounting import Progress
 from privypurse.arrays import FloatArray, IntArray
 from privypurse.audit import readings, roc
-from privypurse.audit.canaries import Canaries, Scored, WithCanaries, with_canaries
+from privypurse.audit.canaries import Canaries, Loss, Scored, WithCanaries, with_canaries
 from privypurse.audit.claims import audited_levels, claimed, family_of, require_somebody
 from privypurse.audit.families import Family
+from privypurse.audit.own_directions import SHARE, Others
+from privypurse.audit.own_directions import places as own_places
+from privypurse.audit.own_directions import trained as trained_parameters
 from privypurse.audit.result import BOUNDS, AuditResult, Cost, Group, Reading, Roc, confidence_of_each, over_groups
 from privypurse.audit.subject import Subject
-from privypurse.errors import PrivyPurseWarning
+from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.plans import Plan
 from privypurse.randomness import randomness
 from privypurse.training.devices import device_of
 from privypurse.training.execution import Execution
+from privypurse.training.isolation.tracking.structures import untracked
 from privypurse.training.ledger_account import Account
 from privypurse.training.loop import train
+from privypurse.training.make_private import PrivateLoader, PrivateModel, PrivateOptimizer, make_private
 
 CANARIES, GROUPS = 2000, 4
+Coordinates = Literal["appended", "own"]
+COORDINATES: tuple[Coordinates, ...] = get_args(Coordinates)
 _TRIAL = 5  # steps by which the time is estimated
 
 
@@ -40,7 +48,8 @@ class CanaryAudit:
     """One training with ``canaries`` of each of at most ``groups`` budget groups, read at ``confidence`` by group.
 
     ``verdict`` names the reading that flags, before anything is seen: "f-dp" or "guesses". It flags at
-    `confidence_of_each`, so that ``confidence`` holds over all groups together.
+    `confidence_of_each`, so that ``confidence`` holds over all groups together. ``coordinates`` says where canaries
+    are: "appended" to the network, or in its "own", up to a quarter of them, and appended beyond.
     """
 
     subject: Subject
@@ -48,6 +57,7 @@ class CanaryAudit:
     groups: int = GROUPS
     confidence: float = 0.95
     verdict: Reading = "f-dp"
+    coordinates: Coordinates = "appended"
     device: str = "auto"
     seed: int | None = None
     """Repeats coins and noise: for tests alone."""
@@ -58,6 +68,13 @@ class CanaryAudit:
         integer(self.groups, "groups")
         real(self.confidence, "confidence", above=0, below=1)
         one_of(self.verdict, "verdict", BOUNDS)
+        one_of(self.coordinates, "coordinates", COORDINATES)
+        if self.coordinates == "own" and (self.subject.plan.filter is not None or self.subject.members is not None):
+            what = "an audit on members" if self.subject.members is not None else "a plan with extra steps"
+            raise InvalidInput(
+                f'coordinates is "own" for {what}: what others contribute there is more than their clipped sum by '
+                'the plan, and is not subtracted yet. Leave it at "appended"'
+            )
         require_somebody(self.subject.plan)
 
     @property
@@ -91,16 +108,16 @@ class CanaryAudit:
             verdict_reading=self.verdict,
             groups=groups,
             cost=Cost(trainings=1, seconds=seconds),
-            words=(*self.subject.words, *_words(groups, self.confidence, self.verdict)),
+            words=(*self.subject.words, self._where(), *_words(groups, self.confidence, self.verdict)),
         )
 
     def trained(self, steps: int | None = None, progress: Progress | None = None) -> tuple[Canaries, FloatArray]:
         """The canaries, and the score of each after so many steps (default: all), among made-up people."""
         subject, canaries = self.subject, self._flipped()
         plan = canaries.joined(subject.plan, subject.level_of)
+        score = self._scored if self.coordinates == "appended" else self._scored_inside
         with _quiet():
-            scores = self._scored(canaries, plan, subject.inputs, subject.labels, steps=steps, progress=progress)
-        return canaries, scores
+            return canaries, score(canaries, plan, subject.inputs, subject.labels, steps=steps, progress=progress)
 
     def _trained_on_members(self, progress: Progress | None = None) -> tuple[Canaries, FloatArray]:
         """The same among the people of the run, who are charged first."""
@@ -152,6 +169,50 @@ class CanaryAudit:
             seed=self.seed,
         )
         return scored.scores
+
+    def _scored_inside(
+        self,
+        canaries: Canaries,
+        plan: Plan,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        steps: int | None = None,
+        progress: Progress | None = None,
+    ) -> FloatArray:
+        """The same for canaries in the network's own numbers, less what the others contribute there."""
+        device, network = device_of(self.device), self.subject.model()
+        own = own_places(network, len(canaries), randomness(None if self.seed is None else self.seed + 1))
+        model = WithCanaries(network, len(canaries), own).to(device)
+        optimizer = self.subject.optimizer(model)
+        scored = Scored(plan, canaries, model)
+        optimizer.register_step_pre_hook(scored.before_step)
+        records = _records(inputs.to(device), labels.to(device), canaries)
+        numbered = TensorDataset(torch.arange(len(records), device=device), *records.tensors)
+        last = plan.all_steps if steps is None else steps
+        private = make_private(model, optimizer, numbered, plan, execution=Execution(capture=False), seed=self.seed)
+        others = Others(network, self.subject.loss_fn, plan, records, len(inputs))
+        losses = with_canaries(self.subject.loss_fn, plan.clip_norm)
+        for taken in _steps(private, losses, scored, others, last):
+            if progress is not None:
+                progress(taken, last)
+        return scored.scores
+
+    def _where(self) -> str:
+        """Where canaries are, and so what is tested."""
+        if self.coordinates == "appended":
+            return (
+                "Each canary has a coordinate of its own, appended to the network: what is tested is how people are "
+                "drawn, clipped, summed and covered by noise, and not the gradients of the network's own layers."
+            )
+        count = self.canaries * self.levels.size
+        numbers = sum(each.numel() for each in trained_parameters(self.subject.model()))
+        inside = min(count, numbers // SHARE)
+        beyond = f"; for the other {count - inside:,} coordinates are appended" if inside < count else ""
+        return (
+            f"{inside:,} of {count:,} canaries are in numbers of the network's own, which has {numbers:,} of them, "
+            f"at most a quarter of these{beyond}. What the others contribute there is subtracted."
+        )
 
     def _seconds_a_step(self) -> float:
         def seconds(steps: int) -> float:
@@ -207,6 +268,26 @@ def _records(inputs: Tensor, labels: Tensor, canaries: Canaries) -> TensorDatase
     return TensorDataset(torch.cat([inputs, blank]), torch.cat([real, numbers]), torch.cat([labels, some]))
 
 
+def _steps(
+    private: tuple[PrivateModel, PrivateOptimizer, PrivateLoader],
+    losses: Loss,
+    scored: Scored,
+    others: Others,
+    last: int,
+) -> Iterator[int]:
+    """The ordinary loop, in which the attacker looks at who was drawn, and works out what the others contribute."""
+    model, optimizer, loader = private
+    for number, x, canary, label in loader:
+        scored.others = others.clipped_sum(untracked(number))
+        optimizer.zero_grad()
+        optimizer.backward(losses(model(x, canary), label))
+        optimizer.step()
+        yield optimizer.steps_taken
+        if optimizer.steps_taken == last:
+            break
+    optimizer.close()
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Nobody is charged for made-up records, and no ledger is missed."""
@@ -216,10 +297,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _words(groups: tuple[Group, ...], confidence: float, verdict: Reading) -> Iterator[str]:
-    yield (
-        "Each canary has a coordinate of its own, appended to the network: what is tested is how people are drawn, "
-        "clipped, summed and covered by noise, and not the gradients of the network's own layers."
-    )
     for group in groups:
         found = group.bounds[verdict]
         if group.flagged:

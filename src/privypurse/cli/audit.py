@@ -78,6 +78,7 @@ def _canaries(subject: Subject, options: argparse.Namespace) -> Audit:
         groups=options.groups,
         confidence=options.confidence,
         verdict=options.verdict,
+        coordinates=options.coordinates,
         device=options.device,
     )
 
@@ -114,6 +115,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--attack", choices=[*ATTACKS], default="canaries", help="default: canaries")
     command.add_argument("-o", "--out", metavar="FOLDER", type=Path, default=Path("privypurse-audit"))
     command.add_argument("--canaries", type=int, default=2000, metavar="N", help="of each group (default: 2000)")
+    said = "where canaries are: appended to the network (default), or up to a quarter of its own, the rest appended"
+    command.add_argument("--coordinates", choices=["appended", "own"], default="appended", help=said)
     command.add_argument(
         "--runs", type=int, metavar="N", help="small runs, of each kind (default: 5000, if they fit)"
     )

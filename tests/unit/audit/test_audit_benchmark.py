@@ -1,5 +1,8 @@
 """The benchmark of audits: which canaries make a repeat, and what its bars say."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 from benchmarks import audit as benchmark
@@ -22,11 +25,11 @@ def groups(bound, flagged):
 class Stub:
     """As much of an audit as bars ask of."""
 
-    levels = np.array([0])
+    levels, coordinates = np.array([0]), "appended"
 
     class subject:
         class plan:
-            noise_multiplier, clip_norm = 2.0, 1.0
+            noise_multiplier, clip_norm, all_steps = 2.0, 1.0, 7
 
             class levels:
                 clip_norm, epsilon = np.array([1.0]), np.array([2.0])
@@ -42,3 +45,18 @@ class Stub:
 )
 def test_the_bars(sound, broken, met):
     assert [each for _, each in benchmark.bars(Stub, sound, broken)] == met
+
+
+def test_a_line_is_kept_for_every_group_of_every_repeat(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    for bound in (1.0, 2.5):
+        found = [groups(bound, bound > 2)] * 2
+        benchmark.keep(benchmark.lines(Stub, found, "mnist", "sample", "sound"), path)
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["bounds"]["f-dp"], line["flagged"]) for line in kept] == [(1.0, False)] * 2 + [(2.5, True)] * 2
+    assert [line["repeat"] for line in kept] == [0, 1, 0, 1]
+
+
+def test_a_full_batch_is_under_a_filter_of_gaussian_dp():
+    course = dataclasses.replace(benchmark.COURSES["adult"], people=100)
+    assert course.plan("full-batch-filter").filter == "gdp"

@@ -58,6 +58,13 @@ def test_a_sound_plan_is_cleared(plan_file, tmp_path, capsys):
     found = AuditResult.load(tmp_path / "audit")
     assert found.groups[0].canaries == 300
     assert found.edition is None
+
+
+@pytest.mark.slow
+def test_canaries_may_be_in_the_networks_own_numbers(plan_file, tmp_path, capsys):
+    command_line.done(capsys, f"audit {plan_file} --canaries 300 --coordinates own -o {tmp_path / 'audit'}")
+    words = " ".join(AuditResult.load(tmp_path / "audit").words)
+    assert "300 of 300 canaries are in numbers of the network's own" in words
     code, _, error = command_line.run(capsys, f"audit {plan_file} -o {tmp_path / 'audit'}")
     assert code == 2
     assert "holds an audit already" in error

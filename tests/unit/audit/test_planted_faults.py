@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from benchmarks import faults, opacus_divisor
+from benchmarks import data_canaries, faults, opacus_divisor
 
 import privypurse as pp
 from privypurse.errors import InvalidInput
@@ -47,6 +47,13 @@ def test_the_mixing_loss_is_refused_once_it_shows_in_a_batch_that_is_looked_at(p
     mixing = faults.Fault("", faults.nullcontext, "in sequence", others=20, loss_fn=faults.mixing_loss)
     with pytest.raises(InvalidInput, match="the loss of a record changes with the other records"):
         faults.audited(mixing, plan, 6, seed=1)
+
+
+def test_data_canaries_see_a_mixing_loss_in_one_training() -> None:
+    plan = data_canaries.audited_plan()
+    certified = plan.spent_by_level()[0]
+    assert data_canaries.bound(data_canaries.sound_loss, plan, seed=4) <= certified
+    assert data_canaries.bound(data_canaries.mixing_loss, plan, seed=4) > 2 * certified
 
 
 def test_opacus_tells_by_its_divisor_who_is_there_and_ours_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
