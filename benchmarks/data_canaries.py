@@ -16,7 +16,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,8 @@ def scores(loss_fn: Loss, plan: pp.Plan, seed: int | None = None) -> tuple[Float
 
 def bound(loss_fn: Loss, plan: pp.Plan, seed: int | None = None) -> float:
     """The f-DP bound at confidence 0.95; a loss that mixes is let through as if nobody looked."""
-    with nullcontext() if loss_fn is sound_loss else unchecked():
+    planted: AbstractContextManager[None] = nullcontext() if loss_fn is sound_loss else unchecked()
+    with planted:
         inside, outside = scores(loss_fn, plan, seed)
     return readings.f_dp(inside, outside, family_of(plan, 0))
 

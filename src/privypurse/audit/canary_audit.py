@@ -115,9 +115,11 @@ class CanaryAudit:
         """The canaries, and the score of each after so many steps (default: all), among made-up people."""
         subject, canaries = self.subject, self._flipped()
         plan = canaries.joined(subject.plan, subject.level_of)
-        score = self._scored if self.coordinates == "appended" else self._scored_inside
+        given = canaries, plan, subject.inputs, subject.labels
         with _quiet():
-            return canaries, score(canaries, plan, subject.inputs, subject.labels, steps=steps, progress=progress)
+            if self.coordinates == "own":
+                return canaries, self._scored_inside(*given, steps=steps, progress=progress)
+            return canaries, self._scored(*given, steps=steps, progress=progress)
 
     def _trained_on_members(self, progress: Progress | None = None) -> tuple[Canaries, FloatArray]:
         """The same among the people of the run, who are charged first."""
