@@ -21,6 +21,10 @@ class PlanExhausted(PrivyPurseError, RuntimeError):
     """The plan has no more steps: another one would overdraw somebody."""
 
 
+class PromiseBroken(PrivyPurseError):
+    """Files or a ledger contradict what was promised: found by looking at them again, not made by the input."""
+
+
 class Unsupported(PrivyPurseError, NotImplementedError):
     """Something for which there is no proven bound, or no private way: a release, an optimizer, a data set."""
 

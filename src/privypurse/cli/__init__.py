@@ -27,6 +27,7 @@ from privypurse.cli import (
     verify,
 )
 from privypurse.cli.showing import as_it_is
+from privypurse.errors import PromiseBroken
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found: int | None = options.run(options, console)
     except pp.PrivyPurseError as error:
         complaints.print(f"[bold red]error:[/] {as_it_is(str(error))}", soft_wrap=True)
-        return 2
+        return 1 if isinstance(error, PromiseBroken) else 2
     except KeyboardInterrupt as stopped:
         complaints.print(as_it_is(str(stopped) or "stopped"), soft_wrap=True)
         return 130

@@ -23,6 +23,7 @@ from privypurse.cli.arguments import (
 )
 from privypurse.cli.ledger_command import Command
 from privypurse.cli.showing import as_it_is, say
+from privypurse.errors import PromiseBroken
 from privypurse.ledger.database import Database
 
 _LARGE_DELTA = 1e-3
@@ -196,7 +197,7 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
     require_latest_beside(ledger, Path())
     found = ledger.verify()
     if found.problems:
-        raise pp.PrivyPurseError(f"the ledger is not what it should be: {'; '.join(found.problems)}")
+        raise PromiseBroken(f"the ledger is not what it should be: {'; '.join(found.problems)}")
     say(
         console,
         f"{found.entries:,} entries, {found.runs:,} runs: the chain is whole, and nobody's purse is overdrawn",
@@ -294,9 +295,9 @@ the other one away.
         "recompute everything from raw entries",
         """
 Recompute the chain of entries, every cap and everybody's sums from raw entries, by other code than that which
-charges. Exit code 2 names what does not fit. --anchor also finds out that the end of the ledger is missing; so does
-the folder of any run under it; folders of runs in the working folder are looked at unasked. A ledger that was made
-without an anchor gets one by --new-anchor.
+charges. Exit code 1: something does not fit, and the error names it. --anchor also finds out that the end of the
+ledger is missing (exit code 2, as of every command); so does the folder of any run under it; folders of runs in the
+working folder are looked at unasked. A ledger that was made without an anchor gets one by --new-anchor.
 
   privypurse ledger verify --ledger sqlite:///purses.db --anchor anchor.json
   privypurse ledger verify --ledger sqlite:///purses.db --anchor my-run

@@ -12,6 +12,7 @@ from rich.table import Table
 import privypurse as pp
 from privypurse.cli.arguments import LEDGER_VARIABLE, ledger_if_named
 from privypurse.cli.showing import as_it_is, bar, say
+from privypurse.errors import PromiseBroken
 from privypurse.runs.verification.findings import BEYOND, Verdict, Verified
 
 SHORT = "recompute what a run certified, and check every file of its folder"
@@ -29,7 +30,8 @@ them. Keep the digest of run.json in another place (sha256sum run.json). Nobody 
 that were raised, or a claim that was lowered, do not fit whatever the digests say. And no file proves that a model
 was trained as its plan says.
 
-Exit code 0: nothing is wrong. 2: something does not fit, or this is no run's folder.
+Exit code: 0 nothing that was checked is wrong, 1 something does not fit, 2 wrong input (this is no run's folder).
+What was not checked changes no exit code: the last line says what it was.
 
 examples:
   privypurse verify privypurse-run
@@ -65,7 +67,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         _show(found, console)
     if not found.sound:
         wrong = ", ".join(each.what for each in found.of(Verdict.WRONG))
-        raise pp.PrivyPurseError(f"{options.folder} is not what it should be: {wrong}")
+        raise PromiseBroken(f"{options.folder} is not what it should be: {wrong}")
 
 
 def _show(found: Verified, console: Console) -> None:
@@ -77,3 +79,5 @@ def _show(found: Verified, console: Console) -> None:
     say(console, f"What no folder can prove: {'; '.join(BEYOND)}.")
     if found.edition == "internal":
         console.print("This follows from internal files: keep it as safe as the data.", style="dim")
+    if left := found.of(Verdict.OPEN):
+        say(console, f"{len(left)} of {len(found.findings)} not checked: {', '.join(each.what for each in left)}.")

@@ -6,6 +6,7 @@ import shlex
 import sqlite3
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -183,6 +184,16 @@ def test_an_old_copy_is_refused_by_its_anchor_and_recovered(
     code, _, error = run(capsys, "ledger recover")
     assert code == 2
     assert "--anchor" in error
+
+
+def test_a_ledger_that_does_not_fit_has_an_exit_code_of_its_own(
+    capsys: pytest.CaptureFixture[str], ledger: pp.Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = replace(ledger.verify(), problems=["entry 2 is not what its digest says"])
+    monkeypatch.setattr(pp.Ledger, "verify", lambda self: found)
+    code, _, error = run(capsys, "ledger verify")
+    assert code == 1
+    assert "entry 2 is not what its digest says" in error
 
 
 def test_an_anchor_is_begun_on_purpose_and_a_run_folder_has_one(

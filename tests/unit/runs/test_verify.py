@@ -396,12 +396,20 @@ def test_the_command_says_it_and_its_exit_code_too(home, capsys):
     assert content["sound"] is True
     assert {"what": "files", "verdict": "fits", "said": content["findings"][0]["said"]} == content["findings"][0]
     (RUN / "model.pt").write_bytes(b"others")
-    assert cli.main(["verify", str(RUN), "--json"]) == 2
+    assert cli.main(["verify", str(RUN), "--json"]) == 1
     said = capsys.readouterr()
     assert json.loads(said.out)["sound"] is False
     assert "is not what it should be: files" in said.err
     assert cli.main(["verify", "nowhere"]) == 2
     assert "is no run's folder" in capsys.readouterr().err
+
+
+def test_what_was_not_checked_is_the_last_line(home, capsys):
+    assert cli.main(["verify", str(RUN)]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    left = [each.what for each in pp.verify(RUN).of("not checked")]
+    assert "grants" in left
+    assert last == f"{len(left)} of {len(pp.verify(RUN).findings)} not checked: {', '.join(left)}."
 
 
 @pytest.mark.parametrize("consents", ["consents.csv", "people.csv"])
