@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -152,16 +152,27 @@ def _stopped(checkpoint: Path | None) -> str:
 
 
 def _headline(score: Measured) -> str:
-    """The one figure that is looked at first, in the target's own units."""
+    """The figures that are looked at first, in the target's own units, beside those of one answer for all."""
     found = score.figures()
     if "labels" in found:
-        shares = [f"{as_it_is(name)} {each['accuracy']:.2%}" for name, each in found["labels"].items() if each]
-        return f"[bold]test accuracy {', '.join(shares)}[/]"
-    if score.accuracy is not None:
-        always = f"always the commonest class: {found['accuracy_without_a_model']:.2%}"
-        return f"[bold]test accuracy {score.accuracy:.2%}[/] ({always})"
-    explained = "" if found["r_squared"] is None else f", R² {found['r_squared']:.3f}"
-    return f"[bold]test error {found['mean_absolute_error']:.4g} on average{explained}[/]"
+        shares = [f"{as_it_is(name)} {_share(each)}" for name, each in found["labels"].items() if each]
+        said, answer = f"accuracy {', '.join(shares)}", "the flags' shares"
+    elif score.accuracy is not None:
+        said, answer = f"accuracy {_share(found)}", "the classes' shares"
+    else:
+        explained = "" if found["r_squared"] is None else f", R² {found['r_squared']:.3f}"
+        said, answer = f"error {found['mean_absolute_error']:.4g} on average{explained}", "the mean"
+    without = f"always {answer}: {found['loss_without_a_model']:.4f}"
+    return f"[bold]test {said}[/], test loss {score.loss:.4f} ({without})"
+
+
+def _share(found: dict[str, Any]) -> str:
+    """Right answers as a share, and AUC: of more than two classes the mean over each against the rest."""
+    always = f"{found['accuracy']:.2%} (always the commonest class: {found['accuracy_without_a_model']:.2%})"
+    several = found["auc"] if isinstance(found["auc"], dict) else {"": found["auc"]}
+    known = [each for each in several.values() if each is not None]
+    name = "AUC" if len(several) == 1 else "mean AUC"
+    return f"{always}, {name} {sum(known) / len(known):.3f}" if known else always
 
 
 def _show(finished: Finished, seed: int | None, console: Console) -> None:
@@ -173,7 +184,7 @@ def _show(finished: Finished, seed: int | None, console: Console) -> None:
         )
     else:
         console.print(
-            f"{_headline(score)}, test loss {score.loss:.4f}, on {score.records:,} records that took no part in "
+            f"{_headline(score)}, on {score.records:,} records that took no part in "
             "training" + (": of people who were not charged, so internal" if score.internal else "")
         )
     if seed is not None:

@@ -59,6 +59,17 @@ class Measured:
         return float(self.losses.mean())
 
     @property
+    def loss_without_a_model(self) -> float:
+        """The least mean loss of one answer for all: the classes' or flags' shares, or the mean of the numbers."""
+        if isinstance(self.target, Classes):
+            return scores.entropy(np.bincount(self.targets))
+        if isinstance(self.target, Number):
+            return float(self.targets.astype(np.float64).var())
+        some = ~np.isnan(self.targets)
+        both = zip((self.targets == 0).sum(0), (self.targets == 1).sum(0), some.mean(0), strict=True)
+        return float(sum(share * scores.entropy(np.array([no, yes])) for no, yes, share in both if share))
+
+    @property
     def accuracy(self) -> float | None:
         """Right answers as a share; None where a target is not one of several classes."""
         if not isinstance(self.target, Classes):
@@ -67,7 +78,8 @@ class Measured:
 
     def figures(self) -> dict[str, Any]:
         """All that is known of these predictions, as plain data."""
-        return {"records": self.records, "loss": self.loss, **self._by_target()}
+        without = {"loss_without_a_model": self.loss_without_a_model}
+        return {"records": self.records, "loss": self.loss, **without, **self._by_target()}
 
     def report(self) -> dict[str, Any]:
         """The figures with whose they are, and the main ones for each group."""

@@ -62,6 +62,11 @@ def calibration(predicted: FloatArray, actual: FloatArray, low: float = 0.0, hig
     }
 
 
+def entropy(counts: IntArray) -> float:
+    """In nats: the mean cross-entropy of whoever always answers these shares."""
+    return float(stats.entropy(counts))
+
+
 def of_classes(logits: FloatArray, actual: IntArray, classes: tuple[str, ...]) -> dict[str, Any]:
     """Accuracy, confusions, AUC (of several classes each against the rest) and calibration of the class predicted.
 

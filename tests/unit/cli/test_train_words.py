@@ -88,7 +88,19 @@ def test_every_flag_has_its_accuracy(capsys):
     words = said(capsys, 'labels = ["left", "cost"]')
     test = json.loads(Path("privypurse-run/test.json").read_text(encoding="utf-8"))
     assert test["labels"]["cost"] is None  # no flag
-    assert f"test accuracy left {test['labels']['left']['accuracy']:.2%}, test loss" in words
+    assert f"test accuracy left {in_words(test['labels']['left'])}, test loss" in words
+
+
+def in_words(found):
+    always = f"{found['accuracy']:.2%} (always the commonest class: {found['accuracy_without_a_model']:.2%})"
+    return f"{always}, AUC {found['auc']:.3f}"
+
+
+def test_what_no_model_is_needed_for_stands_beside_the_figures(capsys):
+    words = said(capsys, CLASSES)
+    test = json.loads(Path("privypurse-run/test.json").read_text(encoding="utf-8"))
+    without = f"test loss {test['loss']:.4f} (always the classes' shares: {test['loss_without_a_model']:.4f})"
+    assert f"test accuracy {in_words(test)}, {without}" in words
 
 
 def test_a_date_in_quotes_is_told_from_a_number(capsys):

@@ -1,16 +1,19 @@
 """How good a model is: whose figures they are decides who may see them, and files say so."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from components import require
 from privypurse.datasets.encoding import Range
 from privypurse.datasets.targets import Classes, Flags, Number
 from privypurse.runs.folder import RunFolder
 from privypurse.runs.measures import WHOSE, Measured
+from privypurse.runs.objectives import losses_of
 from privypurse.runs.records import Groups
 from privypurse.runs.training_run import add_measures
 
@@ -60,6 +63,33 @@ def test_figures_are_in_the_targets_units_and_by_group():
     assert measured("flags").accuracy is None
 
 
+ANSWERS = {
+    "classes": ([0.0, math.log(2)], TARGETS["classes"][2]),
+    "several": ([math.log(3), math.log(2), 0.0], np.array([0, 1, 0, 2, 1, 0])),
+    "number": ([-0.2], TARGETS["number"][2]),
+    "flags": ([math.log(2), 0.0], np.array([[1, NAN], [0, 1], [1, 0]])),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_the_loss_without_a_model_is_that_of_the_best_answer_for_all(case):
+    """By the loss that trains: of these shares or means, and less than of any other answer nearby."""
+    answer, targets = ANSWERS[case]
+    target = TARGETS[case][0]
+    told = Measured(
+        target, np.zeros((len(targets), len(answer))), targets, np.ones(len(targets))
+    ).loss_without_a_model
+
+    def loss(answer):
+        outputs = torch.tensor(answer, dtype=torch.float64).repeat(len(targets), 1)
+        return losses_of(target)(outputs, torch.as_tensor(targets)).mean().item()
+
+    assert told == pytest.approx(loss(answer), rel=1e-6)
+    for place in range(len(answer)):
+        for moved in (-0.1, 0.1):
+            assert told < loss([each + moved * (place == at) for at, each in enumerate(answer)]) - 1e-5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["classes", *(pytest.param(each, marks=pytest.mark.slow) for each in [*TARGETS][1:])]
@@ -84,5 +114,5 @@ def test_without_matplotlib_a_run_with_plots_is_refused_before_it_begins(monkeyp
     from privypurse.runs.curves import require_matplotlib
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(pp.InvalidInput, match=r"plots needs matplotlib.*privypurse\[plots\]"):
+    with pytest.raises(pp.InvalidInput, match=r"plots needs matplotlib.*'\.\[plots\]'"):
         require_matplotlib()
