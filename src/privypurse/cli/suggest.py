@@ -31,15 +31,16 @@ With a table instead of --people and --shares it looks at the grants themselves.
 plan by it promises `data`: each ε protects that person's data, given the list of budgets. What people have left in a
 ledger decides nothing. Where consents are in a file of their own, that is the table to name.
 
-The learning rate is for classes. For a number as target (range under [data]) the rule has no word: keep steps and
-batch, and begin with lr = 0.1 without momentum.
+The learning rate is for classes. For a number as target (range under [data], one output: --layers 30,1) the rule has
+no word: take the steps and the batch from here, and begin with lr = 0.1 without momentum.
 
-Last come the sections for a configuration of `privypurse train`; --toml prints them alone. How near this comes to the
+Last come the sections [plan] and [optimizer] for a configuration of `privypurse train`, to stand in place of those
+that `init` wrote; --toml prints them alone. How near this comes to the
 best of a grid, and what a grid on people's data would cost them: docs/suggest.md.
 
 examples:
   privypurse suggest --people 10000 --shares 1=0.7,4=0.3 --parameters 26010
-  privypurse suggest --people 3000 --shares 1=1 --layers 91,64,2 --toml >> run.toml
+  privypurse suggest --people 3000 --shares 1=1 --layers 91,64,2 --toml > plan-and-optimizer.toml
   privypurse suggest people.csv --level consent --levels strict=1,relaxed=4 --layers 91,64,2 --json
 """
 

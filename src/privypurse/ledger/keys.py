@@ -90,7 +90,8 @@ def write(path: Path, raw: bytes) -> None:
 @contextmanager
 def found_or_made(source: KeySource) -> Iterator[Key]:
     """The key for a new ledger; a key file that does not exist is written, and removed if the ledger is not made."""
-    path = Path(source) if isinstance(source, str | Path) else None
+    named = os.environ.get(VARIABLE, "").strip() if source is None else source
+    path = Path(named) if isinstance(named, str | Path) and named and not _is_key(named) else None
     if path is None or path.exists():
         yield required(found(source))
         return
@@ -112,6 +113,11 @@ def _read(path: Path) -> Key:
     if raw is None:
         raise InvalidInput(f"{path} holds no key ({2 * _LENGTH} hexadecimal digits); {_HOW}")
     return Key(raw)
+
+
+def _is_key(named: str | Path) -> bool:
+    """Whether this is a key itself, as the environment may have it."""
+    return isinstance(named, str) and _parsed(named) is not None
 
 
 def _parsed(text: str) -> bytes | None:

@@ -127,11 +127,17 @@ def _completed(roles: Roles, names: list[str], granted: list[str]) -> tuple[Role
         if other is not None and found[other] is not None:
             continue
         there = [each for each in names if each in granted] if role == "person" else granted
-        alike = [each for each in there if re.sub(r"[\W_]", "", each.casefold()) in usual]
+        if role == "person" and granted is not names and len(there) == 1:
+            usual = {_plain(there[0])}  # the one column that two files share has the ids
+        alike = [each for each in there if _plain(each) in usual]
         if found[role] is None and len(alike) == 1 and alike[0] not in found.values():
             found[role] = alike[0]
             guessed.add(role)
     return Roles(**found), guessed
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())
 
 
 def _stated(table: Path) -> dict[str, Any]:
@@ -173,7 +179,8 @@ def _target(told: Any) -> str:
         kept = {key: each for key, each in told.items() if key in ("low", "high", "log")}
         return f"range = {_toml(kept)}                # public ends of what is learned: it is a number"
     values = told if isinstance(told, list) else told.get("values", BLANK) if isinstance(told, dict) else BLANK
-    return f"classes = {_toml(values)}"
+    remark = '  # its two words, such as ["no", "yes"]' if told == "flag" else ""
+    return f"classes = {_toml(values)}{remark}"
 
 
 def _is_number(told: Any) -> bool:

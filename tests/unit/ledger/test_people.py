@@ -451,6 +451,17 @@ class TestKeys:
             monkeypatch.setenv(keys.VARIABLE, value)
             assert keys.required(keys.found(None)).keyed(["a"]) == keys.Key(KEY).keyed(["a"])
 
+    def test_a_new_ledger_makes_the_file_that_a_variable_names(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path, url = tmp_path / "key", f"sqlite:///{tmp_path / 'purses.db'}"
+        monkeypatch.setenv(keys.VARIABLE, str(path))
+        pp.Ledger.create(url, [(1.0, 1e-5)]).join(["a"], 1.0)
+        assert len(pp.Ledger.open(url, key=path).members(["a"])) == 1
+        monkeypatch.setenv(keys.VARIABLE, KEY.hex())  # a key itself names no file
+        pp.Ledger.create(f"sqlite:///{tmp_path / 'others.db'}", [(1.0, 1e-5)])
+        assert sorted(each.name for each in tmp_path.iterdir() if each.suffix != ".db") == ["key"]
+
     def test_a_wrong_key_is_told_at_once(self, ledger: pp.Ledger) -> None:
         with pytest.raises(pp.InvalidInput, match="not that of the ledger"):
             pp.Ledger.open(str(ledger._database), key=bytes(32))

@@ -284,6 +284,15 @@ def test_grants_in_a_file_of_their_own(capsys):
     assert run(capsys, "init people.csv --consents consents.csv --epsilon 'notes on it'")[0] == 2
 
 
+def test_the_one_column_that_two_files_share_has_the_ids(capsys):
+    Path("people.csv").write_text("account_no,age,left\n", encoding="utf-8")
+    Path("consents.csv").write_text("account_no,consent\n", encoding="utf-8")
+    text = done(capsys, "init people.csv --consents consents.csv --label left")
+    assert 'person = "account_no"' in text
+    Path("consents.csv").write_text("account_no,age,consent\n", encoding="utf-8")  # two: nobody knows which
+    assert 'person = "account_no"' not in done(capsys, "init people.csv --consents consents.csv --label left")
+
+
 def test_a_line_of_a_dictionary_that_the_table_has_no_column_for_is_named(capsys):
     told = DICTIONARY.replace("age,number", "agee,number") + "of another table,number,0,1,,,\n"
     Path("columns.csv").write_text(told, encoding="utf-8")
