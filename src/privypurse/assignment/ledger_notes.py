@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from privypurse.arrays import IntArray
 from privypurse.budgets import Budgets
 
 if TYPE_CHECKING:
@@ -34,9 +35,54 @@ def _share_of_cap(ledger: Ledger, at_most: float) -> str:
             f"at_most is {at_most:g}, no less than the highest rung (ε = {rungs[-1].epsilon:g}): it caps nothing, "
             "and by public account nothing is left for later uses"
         )
-    own = np.diag(ledger.caps(np.zeros((0, ledger.lifetime.columns), dtype=np.int64), at_most))
+    own = _own_caps(ledger, at_most)
     shares = [
         f"{cap / rung.limit:.0%} of the {name} rung (ε = {rung.epsilon:g})".replace("%", " %")
         for name, rung, cap in (("lowest", rungs[0], own[0]), ("highest", rungs[-1], own[len(rungs) - 1]))
     ]
-    return f"the cap, ε = {at_most:g}, is " + " and ".join(shares[: min(len(rungs), 2)]) + ", for life"
+    said = f"the cap, ε = {at_most:g}, is " + " and ".join(shares[: min(len(rungs), 2)]) + ", for life"
+    gone = _used_up(ledger, _by_earlier_caps(ledger) + own)
+    if not gone:
+        return said
+    return (
+        f"{said}; after this run no noise can be solved for {gone}, since caps used up the public balance of whoever "
+        "was in all uses: give later runs noise_multiplier=, or this one a smaller at_most"
+    )
+
+
+def too_little_left(ledger: Ledger) -> str | None:
+    """Why no noise makes so large a batch, where earlier uses took of public balances: by ladder and caps alone."""
+    taken = _by_earlier_caps(ledger)
+    if not taken.any():
+        return None
+    lowest, gone = ledger.rungs[0], _used_up(ledger, taken)
+    share = f"{taken[0] / lowest.limit:.0%}".replace("%", " %")
+    much = f"all of {gone}" if gone else f"{share} of the lowest rung (ε = {lowest.epsilon:g})"
+    return (
+        "no noise multiplier makes a batch as large as batch_size on average of what public balances have left: the "
+        f"caps (at_most) of earlier uses took {much} from whoever was in all of them. Give noise_multiplier= (such "
+        "as an earlier run's: everybody's rate then follows from what they really have left), a smaller batch_size, "
+        "or from the first run on a smaller at_most"
+    )
+
+
+def _used_up(ledger: Ledger, taken: IntArray) -> str:
+    """The rungs that so much takes whole; "" where it is none."""
+    rungs = ledger.rungs
+    gone = [f"{rung.epsilon:g}" for rung, units in zip(rungs, taken.tolist(), strict=True) if units >= rung.limit]
+    return f"{len(gone)} of the ladder's {len(rungs)} rungs (ε = {', '.join(gone)})" if gone else ""
+
+
+def _by_earlier_caps(ledger: Ledger) -> IntArray:
+    """For each rung the sum of the caps of all uses so far, at its own order."""
+    taken = np.zeros(len(ledger.rungs), dtype=np.int64)
+    limits = np.array([rung.limit for rung in ledger.rungs])
+    for use in ledger.runs():
+        taken = np.minimum(taken + _own_caps(ledger, use.at_most), limits)
+    return taken
+
+
+def _own_caps(ledger: Ledger, at_most: float | None) -> IntArray:
+    """For each rung the public cap of a run, at its own order."""
+    none = np.zeros((0, ledger.lifetime.columns), dtype=np.int64)
+    return np.diag(ledger.caps(none, at_most))[: len(ledger.rungs)]

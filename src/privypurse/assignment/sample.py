@@ -26,6 +26,10 @@ _MOST_CORRECTIONS = 8
 _USUAL_SLOPE = 1.2  # rates rise a little faster than σ
 
 
+class BatchTooLarge(InfeasibleBudget):
+    """No noise makes so large a batch of what people allow."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """Boenisch et al. (2023, arXiv 2303.17046), Algorithm 1: one noise multiplier, a sampling rate for each ε.
@@ -136,7 +140,7 @@ def _check_range(log_sigma: float) -> None:
             "let batch_size be a divisor only"
         )
     if log_sigma > math.log(_MOST_NOISE):
-        raise InfeasibleBudget(
+        raise BatchTooLarge(
             "no noise multiplier makes a batch as large as batch_size on average: these ε are too small for so large "
             "a batch; lower batch_size or steps"
         )

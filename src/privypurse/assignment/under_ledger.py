@@ -18,6 +18,7 @@ from privypurse.accounting.inverse import Inverse
 from privypurse.arrays import AnyArray, FloatArray, IntArray, distinct
 from privypurse.assignment import ledger_notes
 from privypurse.assignment.method import Assignment, Calibrator, Method
+from privypurse.assignment.sample import BatchTooLarge
 from privypurse.budgets import Budgets
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput
@@ -129,7 +130,12 @@ def _one_for_all(
         _, first = np.unique(group_of, return_index=True)
         public = Levels(levels.epsilon[level], levels.delta[level], np.bincount(group_of).astype(np.int64))
         within = _WithinPurses(**vars(calibrator), purses=purses.only(first))
-        decided = decide(method, public, within, drawn)
+        try:
+            decided = decide(method, public, within, drawn)
+        except BatchTooLarge:
+            if (said := ledger_notes.too_little_left(purses.ledger)) is None:
+                raise
+            raise InfeasibleBudget(said) from None
         if alone:
             each = np.searchsorted(level, np.arange(levels.epsilon.size))  # groups are sorted by level
             rate, norm, capped = decided.rate[each], decided.clip_norm[each], decided.capped[each]

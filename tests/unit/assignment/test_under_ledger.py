@@ -265,6 +265,37 @@ def test_a_plan_says_how_much_of_a_purse_its_cap_is(ledger):
     assert said in plan.summary()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_batch_that_public_balances_do_not_fill_is_laid_to_earlier_caps(ledger, share):
+    """The same words whatever people were really charged (rule 15); with noise that is given it goes on."""
+    shape = {**SHAPE, "batch_size": 30}
+    first = pp.plan(BUDGETS, ledger=ledger, at_most=0.9, **shape)
+    after = "after this run no noise can be solved for 1 of the ladder's 3 rungs (ε = 0.5)"
+    assert any(after in note for note in first.notes)
+    used_up(ledger, np.full(N, share), at_most=0.9)
+    used_up(ledger, np.zeros(N), run="again", at_most=0.9)
+    with pytest.raises(pp.InfeasibleBudget) as refused:
+        pp.plan(BUDGETS, ledger=ledger, at_most=0.9, **shape)
+    assert "earlier uses took all of 2 of the ladder's 3 rungs (ε = 0.5, 1) from whoever was in all of them" in str(
+        refused.value
+    )
+    assert "Give noise_multiplier=" in str(refused.value)
+    pp.plan(BUDGETS, ledger=ledger, at_most=0.9, noise_multiplier=first.noise_multiplier, **shape)
+
+
+@pytest.mark.slow
+def test_without_earlier_uses_a_batch_that_is_too_large_is_laid_to_the_budgets(ledger):
+    """Its twin: nothing is said of caps that nobody has used, nor of a rung that keeps some of its balance."""
+    small = pp.Budgets(np.full(N, 0.05), delta=DELTA, person=IDS)
+    shape = {**SHAPE, "steps": 1_000_000, "batch_size": 59}
+    with pytest.raises(pp.InfeasibleBudget, match="these ε are too small"):
+        pp.plan(small, ledger=ledger, at_most=0.01, **shape)
+    assert not any(
+        "no noise can be solved" in note for note in pp.plan(BUDGETS, ledger=ledger, at_most=0.3, **SHAPE).notes
+    )
+
+
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """Balle & Wang 2018, arXiv 1805.06530, Theorem 8."""
     phi = stats.norm.cdf
