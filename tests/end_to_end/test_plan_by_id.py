@@ -99,7 +99,10 @@ def test_people_who_are_gone_are_absent_and_said_to_the_owner_only(capsys: pytes
     write(shuffled()[:-10])
     code, said = trained(capsys)
     assert code == 0
-    assert "10 planned people have no row in the table" in said
+    assert (
+        "10 planned people have no row in the table: they are absent and contribute nothing. They are 1 % of" in said
+    )
+    assert "If they are those of test, take their consents out of the file" in said
     assert overdrawn()[0] == 0
     metrics = json.loads(Path("out/metrics.json").read_text(encoding="utf-8"))
     assert metrics["sensitive"].pop("absent") == 10

@@ -134,8 +134,13 @@ def _about(config: RunConfig, plan: pp.Plan, ledger: pp.Ledger | None, to_ask: b
         share = f"{config.private_ranges.share:.3g} of everyone's ε"
         yield f"For {share} people were asked about ends and categories of columns; the plan has the rest."
     if plan.absent:
-        gone = f"{plan.absent:,} planned people have no row in the table"
-        yield f"{gone}: they are absent and contribute nothing. Sensitive."
+        share = f"{plan.absent / plan.people:.0%}".replace("%", " %")
+        listed = "" if ledger is None else ", though by public account the cap is theirs too"
+        yield (
+            f"{plan.absent:,} planned people have no row in the table: they are absent and contribute nothing"
+            f"{listed}. They are {share} of all, and about so much of each step stays empty. If they are those of "
+            "test, take their consents out of the file and plan anew. Sensitive."
+        )
 
 
 def _unread(column: str) -> str:
