@@ -1,8 +1,8 @@
 """Individualised PATE on MNIST: `python -m reproductions.pate run`, then `python -m reproductions.pate show`.
 
 Settings are chosen on validation records first; then every method is run with seeds 0 to 4. Each run is a line of
-results/studies/pate-mnist.jsonl: what was broken off goes on where it was. Runs are seeded, so that they can be repeated: the
-labels are for measuring, not for publishing.
+results/studies/pate-mnist.jsonl: what was broken off goes on where it was. Runs are seeded, so that they can be
+repeated: the labels are for measuring, not for publishing.
 """
 
 import argparse
