@@ -41,13 +41,9 @@ def _share_of_cap(ledger: Ledger, at_most: float) -> str:
         for name, rung, cap in (("lowest", rungs[0], own[0]), ("highest", rungs[-1], own[len(rungs) - 1]))
     ]
     said = f"the cap, ε = {at_most:g}, is " + " and ".join(shares[: min(len(rungs), 2)]) + ", for life"
-    gone = _used_up(ledger, _by_earlier_caps(ledger) + own)
-    if not gone:
-        return said
-    return (
-        f"{said}; after this run no noise can be solved for {gone}, since caps used up the public balance of whoever "
-        "was in all uses: give later runs noise_multiplier=, or this one a smaller at_most"
-    )
+    if gone := _used_up(ledger, own):  # by this cap alone
+        said += f". After this run no noise can be solved for {gone}: give later runs noise_multiplier="
+    return said
 
 
 def too_little_left(ledger: Ledger) -> str | None:

@@ -271,7 +271,7 @@ def test_a_batch_that_public_balances_do_not_fill_is_laid_to_earlier_caps(ledger
     """The same words whatever people were really charged (rule 15); with noise that is given it goes on."""
     shape = {**SHAPE, "batch_size": 30}
     first = pp.plan(BUDGETS, ledger=ledger, at_most=0.9, **shape)
-    after = "after this run no noise can be solved for 1 of the ladder's 3 rungs (ε = 0.5)"
+    after = "After this run no noise can be solved for 1 of the ladder's 3 rungs (ε = 0.5)"
     assert any(after in note for note in first.notes)
     used_up(ledger, np.full(N, share), at_most=0.9)
     used_up(ledger, np.zeros(N), run="again", at_most=0.9)
