@@ -78,7 +78,8 @@ def train_by(
     settings, begun = config.training, today()
     if ledger is None and config.ledger is not None:
         ledger = Ledger.open(config.ledger)
-    check_free(settings.out, "model.pt", "metrics.json", hint=_AGAIN)  # before what takes long, or is paid for
+    if config.private_ranges is not None:  # before what is paid for
+        _require_free(settings.out)
     ready = _prepared(config, certifying, ledger)
     config, records, plan = ready.config, ready.records, ready.plan
     planned(plan, _unread(ready))
@@ -150,12 +151,18 @@ def _prepared(config: RunConfig, certifying: Progress | None, ledger: Ledger | N
             torch.manual_seed(settings.seed)
         model = model_of(config.model, records.shape, records.outputs).to(device)
         optimizer = optimizer_of(config.optimizer, model)
+        if not dry:  # behind what is wrong in the configuration, before what takes long
+            _require_free(settings.out)
         # A plan is kept beside a checkpoint: not that of a dry run.
         planning = replace(config, training=replace(settings, checkpoint=None)) if dry else config
         plan = plan_of(planning, len(records.train), certifying, ledger).for_records(records.train.person)
         sealed = Seal.of(config.data.table) if isinstance(config.data, Table) else None
     plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
     return _Prepared(config, ranges, records, device, model, optimizer, plan, sealed)
+
+
+def _require_free(out: Path) -> None:
+    check_free(out, "model.pt", "metrics.json", hint=_AGAIN)
 
 
 def _unread(ready: _Prepared) -> list[str]:
