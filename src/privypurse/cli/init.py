@@ -35,6 +35,7 @@ and form too; others are passed over), and | between categories:
   job,category,,,clerk|farmer|teacher,as on the form
   joined,date,2015-01-01,2025-12-31,,
   member,flag,,,,
+  smoker,flag,,,nein|ja,"no" first where the words are its own
   notes,none,,,,left out
 
 As TOML, the lines of [data.features]: age = {{ low = 17, high = 90 }}, job = ["clerk", "farmer"], member = "flag".

@@ -83,6 +83,10 @@ def _meant(cells: dict[str, str], place: str) -> Any:
         said["log"] = _read(cells["log"].lower(), ({"true": True, "false": False}.__getitem__,), f"{place}: log")
     if "categories" in cells:
         said["values"] = [each.strip() for each in cells["categories"].split(_SEPARATOR)]
+    if kind == "flag" and "values" in said:
+        if len(said["values"]) != 2:
+            raise InvalidInput(f"{place}: categories of a flag are two words, that for no first: no{_SEPARATOR}yes")
+        said["false"], said["true"] = ([word] for word in said.pop("values"))
     return (
         said["values"]
         if set(said) <= {"kind", "values"} and "values" in said and kind in (None, "category")

@@ -178,7 +178,9 @@ def _target(told: Any) -> str:
     if isinstance(told, dict) and "low" in told:
         kept = {key: each for key, each in told.items() if key in ("low", "high", "log")}
         return f"range = {_toml(kept)}                # public ends of what is learned: it is a number"
-    values = told if isinstance(told, list) else told.get("values", BLANK) if isinstance(told, dict) else BLANK
+    values = told if isinstance(told, list) else BLANK
+    if isinstance(told, dict):
+        values = [*told["false"], *told["true"]] if "true" in told and "false" in told else told.get("values", BLANK)
     remark = '  # its two words, such as ["no", "yes"]' if told == "flag" else ""
     return f"classes = {_toml(values)}{remark}"
 

@@ -324,6 +324,18 @@ def test_a_dictionary_in_toml_is_that_in_csv():
     assert read_dictionary(Path("columns.toml")) == read_dictionary(Path("columns.csv"))
 
 
+def test_a_flag_in_words_of_its_own(capsys):
+    Path("people.csv").write_text("id,consent,smoker,left\n", encoding="utf-8")
+    Path("columns.csv").write_text(
+        "column,kind,categories\nsmoker,flag,nein|ja\nleft,flag,stays|goes\n", encoding="utf-8"
+    )
+    text = done(capsys, "init people.csv --dictionary columns.csv --label left")
+    config = parse_config(text.replace('levels = "FILL IN"', "levels = { strict = 1.0 }"))
+    smoker = config.data.features["smoker"]
+    assert (smoker.false, smoker.true) == (("nein",), ("ja",))
+    assert config.data.target.classes == ("stays", "goes")
+
+
 def test_a_dictionary_may_have_people_asked(capsys):
     lines = ('age = { range = "estimated", within = [0, 200] }', 'job = { values = "estimated" }', 'member = "flag"')
     rest = ('"joined on" = "none"', 'notes = "none"', 'left = ["no", "yes"]')
@@ -339,6 +351,7 @@ WRONG_DICTIONARIES = {
     "no name": ("column,kind\n,number\n", ["line 2 names no column"]),
     "twice": ("column,kind\nage,number\nage,flag\n", ["line 3", "'age' stands there twice"]),
     "unknown kind": ("column,kind\nage,numeric\n", ["age: there is no kind 'numeric'", "did you mean 'number'"]),
+    "a flag of one word": ("column,kind,categories\nage,flag,old\n", ["line 2", "two words", "no|yes"]),
     "half a range": ("column,low\nage,3\n", ["age is {'low': 3}"]),
     "an empty range": ("column,low,high\nage,3,3\n", ["age", "low < high"]),
     "no number": ("column,low,high\nage,a,3\n", ["line 2: low is 'a'; give a number"]),
