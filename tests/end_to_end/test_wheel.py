@@ -21,7 +21,7 @@ assert not {"torch", "reproductions"} & set(sys.modules)
 try:
     pp.train
 except ImportError as error:
-    assert "privypurse[training]" in str(error), error
+    assert "'.[training]'" in str(error), error
 else:
     raise AssertionError("training without torch")
 try:

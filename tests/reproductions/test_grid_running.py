@@ -117,7 +117,7 @@ def test_the_table_shows_what_other_calls_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = {"accuracy": 90.0, "seconds": 1.0, "made_up": False}
-    monkeypatch.setattr(train_cell, "outcome", lambda cell, seed, device: made)
+    monkeypatch.setattr(train_cell, "outcome", lambda cell, seed, device, until: made)
     for column in ("DP-SGD", "Sample"):
         some = ["--columns", column, "--rows", "54-37-9 %", "--seeds", "1", "--out", str(tmp_path)]
         assert main(["run", "boenisch-table-2-mnist", *some]) == 0
@@ -259,7 +259,7 @@ def test_a_line_that_cannot_be_written_leaves_those_before(tmp_path: Path, monke
     assert finished(grid, tmp_path) == [True, True]
 
 
-def out_of_memory_once(cell: Cell, seed: int, device: str) -> results.Line:
+def out_of_memory_once(cell: Cell, seed: int, device: str, until: object) -> results.Line:
     """Stands for `train_cell.outcome`."""
     if cell.method == "sampling" and seed == 0:
         raise MemoryError("out of memory")
@@ -282,7 +282,7 @@ def test_a_training_that_fails_leaves_the_others_and_is_told_at_the_end(
     assert "1 trainings of heo-table-1-mnist failed" in said.err
     assert "k = 0 / Sampling, seed 0: out of memory" in said.err
     assert said.out.count("failed: ") == 1
-    monkeypatch.setattr(train_cell, "outcome", lambda cell, seed, device: {"accuracy": 1.0, "made_up": False})
+    monkeypatch.setattr(train_cell, "outcome", lambda cell, seed, device, until: {"accuracy": 1.0, "made_up": False})
     assert main(["run", "heo-table-1-mnist", *some, "--out", str(tmp_path)]) == 0
     assert len(results.read(tmp_path / "heo-table-1-mnist.jsonl")) == 6
 

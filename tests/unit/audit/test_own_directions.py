@@ -82,7 +82,9 @@ def test_what_others_contribute_is_what_autograd_says_one_by_one():
         mine = torch.cat([each.grad.flatten() for each in network.parameters()]).double()
         expected += mine * min(1.0, float(plan.clip_norm / mine.norm()))
     found = others.clipped_sum(torch.tensor([1, 8, 5, 4, 1]))  # 8 is a canary; the second 1 is padding
-    assert found.numpy() == pytest.approx(expected.numpy(), rel=1e-3, abs=1e-6)
+    above = 3e-4 * plan.clip_norm  # of three people, whose norms are found up to 1e-4 too high
+    assert found.numpy() == pytest.approx(expected.numpy(), rel=0, abs=above)
+    assert expected.abs().max() > 100 * above  # one more or fewer would be seen
     assert others.clipped_sum(torch.tensor([7])).abs().max() == 0
 
 
