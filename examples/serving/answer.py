@@ -25,10 +25,15 @@ def answers(run, table):
                 sys.exit(
                     f"{table} has no column {column['name']!r}; its first line has to name it as encoder.json does"
                 )
-        rows = [
-            [number for column in encoder["columns"] for number in encode(column, row[column["name"]], nothing)]
-            for row in reader
-        ]
+        rows = []
+        for row in reader:
+            if None in row or None in row.values():  # too many cells, or too few
+                sys.exit(
+                    f"line {reader.line_num} of {table} does not have one cell for each of the "
+                    f"{len(reader.fieldnames)} columns that its first line names; mend that line"
+                )
+            cells = ((column, row[column["name"]]) for column in encoder["columns"])
+            rows.append([number for column, cell in cells for number in encode(column, cell, nothing)])
     return onnxruntime.InferenceSession(f"{run}/export.onnx").run(None, {"features": np.array(rows, np.float32)})[0]
 
 

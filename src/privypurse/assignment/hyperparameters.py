@@ -26,6 +26,8 @@ from privypurse.budgets.levels import Levels
 from privypurse.plans import TrainingShape
 
 MOMENTUM, CLIP_NORM = 0.9, 1.0
+NUMBER_RATE = 0.1
+"""Of SGD without momentum, where a number is learned: what `privypurse init` writes too. The rule is for classes."""
 _WALK = 0.6
 """Of each weight, at most; of all weights together `_ALL_WALK`: wide networks bear less for each."""
 _ALL_WALK = 24.0
@@ -81,9 +83,13 @@ def learning_rate(shape: TrainingShape, weights: int) -> float:
     A step adds noise of deviation lr·σ·C/B to each weight, momentum m multiplies what it does by 1/(1-m), and T
     independent steps by √T.
     """
+    return float(f"{walk_of(shape, weights) * (1 - MOMENTUM) / noise_of_all_steps(shape):.2g}")
+
+
+def noise_of_all_steps(shape: TrainingShape) -> float:
+    """How far noise alone moves a weight in the whole training, at a learning rate of 1 without momentum."""
     assert shape.noise_multiplier is not None
-    noise = shape.noise_multiplier * shape.clip_norm * math.sqrt(shape.steps) / shape.batch_size
-    return float(f"{walk_of(shape, weights) * (1 - MOMENTUM) / noise:.2g}")
+    return shape.noise_multiplier * shape.clip_norm * math.sqrt(shape.steps) / shape.batch_size
 
 
 def _longest_walk(weights: int) -> float:

@@ -27,6 +27,10 @@ BASIS = (
     "limits nothing and all methods end alike; where consent follows what is learnt, sample and scale neglect "
     "the strict."
 )
+NOBODY_OUT = (
+    "exclude is the same as uniform here: nobody is left out, for any threshold that leaves people out needs more "
+    "noise, or leaves too few for a batch."
+)
 INTERNAL = (
     "It follows from everybody's grants: internal, keep it as safe as the data. A plan by a method that was chosen "
     "here promises `data`: each ε protects that person's data, given the list of budgets. So plan without a noise "
@@ -186,7 +190,9 @@ class Comparison:
     def notes(self) -> list[str]:
         """What stands below the table."""
         refused = [f"{method}: no plan, since {why}" for method, why in self.impossible.items()]
-        return [*refused, self.sentence, BASIS, INTERNAL]
+        excluding = [each for each in self.outlooks if each.threshold is not None]
+        alike = [NOBODY_OUT for each in excluding if each.threshold <= self.levels.low.min()]
+        return [*refused, *alike, self.sentence, BASIS, INTERNAL]
 
     def summary(self) -> str:
         """For people to read."""

@@ -10,7 +10,15 @@ import numpy as np
 from privypurse._validate import integer, is_integer, is_real, one_of, real
 from privypurse.accounting import accountant_named
 from privypurse.assignment.coarse_levels import coarse
-from privypurse.assignment.hyperparameters import MOMENTUM, learning_rate, sizes, total_signal, walk_of
+from privypurse.assignment.hyperparameters import (
+    MOMENTUM,
+    NUMBER_RATE,
+    learning_rate,
+    noise_of_all_steps,
+    sizes,
+    total_signal,
+    walk_of,
+)
 from privypurse.assignment.method import Calibrator, require_budgets
 from privypurse.assignment.methods import METHODS
 from privypurse.assignment.outlook import ChosenByGrants
@@ -20,6 +28,7 @@ from privypurse.budgets.budgets import DEFAULT_DELTA, LARGEST, SMALLEST
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InvalidInput
 
+TARGETS = ("classes", "number", "flags")
 _LEVELS = 40
 _KEEP_NOISE = ("sample", "curve-fit")
 """Methods with which a given noise multiplier protects presence."""
@@ -38,6 +47,7 @@ def suggest(
     budgets: Budgets | None = None,
     ledger: Any = None,
     accountant: str = "pld",
+    target: str = "classes",
 ) -> Suggestion:
     """Steps, batch size, clip norm and learning rate for private training, from a public guess.
 
@@ -48,11 +58,14 @@ def suggest(
     ``fixed_noise`` puts the noise multiplier into the plan too: then all that is one for everybody was fixed
     beforehand, and a plan by it protects presence and declared ε.
 
+    ``target`` is what is learned: "classes" or "flags", for which the rule of the learning rate is, or "number".
+
     ``budgets`` instead of people and levels looks at the grants themselves. What follows is internal, and a plan by
     it promises `data`, whatever else it is given. What people have left decides nothing: ``ledger`` is refused.
     """
     _refuse_balances(ledger)
     one_of(method, "method", METHODS)
+    one_of(target, "target", TARGETS)
     guessed = _levels(people, levels, delta, budgets)
     if fixed_noise:
         _require_public_noise(method, budgets)
@@ -63,15 +76,16 @@ def suggest(
     shape = shape.with_noise(float(f"{sigma:.4g}"))
     return Suggestion(
         shape=shape,
-        learning_rate=learning_rate(shape, weights),
-        momentum=MOMENTUM,
-        walk=walk_of(shape, weights),
+        learning_rate=NUMBER_RATE if target == "number" else learning_rate(shape, weights),
+        momentum=0.0 if target == "number" else MOMENTUM,
+        walk=NUMBER_RATE * noise_of_all_steps(shape) if target == "number" else walk_of(shape, weights),
         signal=total_signal(guessed, method),
         method=chosen if budgets is None else ChosenByGrants(chosen),
         levels=guessed,
         parameters=weights,
         from_grants=budgets is not None,
         fixed_noise=fixed_noise,
+        target=target,
     )
 
 

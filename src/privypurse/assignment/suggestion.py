@@ -10,6 +10,7 @@ from privypurse.assignment.method import Method
 from privypurse.budgets.levels import Levels
 from privypurse.plans import Promise, TrainingShape
 
+_FOR_NUMBER = "The learning rate is one to begin with for a number: the rule is for classes and has no word here"
 _OF_A_NUMBER = "The learning rate is for classes: for a number as target begin with lr = 0.1 and no momentum"
 PUBLIC = "It follows from numbers that were given as public, and from nothing about anybody: it costs nothing."
 INTERNAL = (
@@ -41,6 +42,8 @@ class Suggestion:
     parameters: int
     from_grants: bool
     fixed_noise: bool
+    target: str = "classes"
+    """What is learned: "classes", "number" or "flags"."""
 
     @property
     def steps(self) -> int:
@@ -98,8 +101,12 @@ class Suggestion:
             f"Learning rate {self.learning_rate:g} with momentum {self.momentum:g}: at noise multiplier "
             f"{self.noise_multiplier:.3g} noise alone then moves each of {self.parameters:,} weights by "
             f"{self.walk:.2g} in the whole training, all of them together by {spread:.2g}.",
-            f"{_OF_A_NUMBER} (docs/suggest.md).",
+            f"{self._about_the_rate} (docs/suggest.md).",
         )
+
+    @property
+    def _about_the_rate(self) -> str:
+        return _FOR_NUMBER if self.target == "number" else _OF_A_NUMBER
 
     @property
     def basis(self) -> str:
@@ -125,7 +132,7 @@ class Suggestion:
         ]
         if self.fixed_noise:
             lines.append(f"noise_multiplier = {self.noise_multiplier!r}")
-        rate = [f"# {_OF_A_NUMBER}.", f"lr = {self.learning_rate!r}", f"momentum = {self.momentum!r}"]
+        rate = [f"# {self._about_the_rate}.", f"lr = {self.learning_rate!r}", f"momentum = {self.momentum!r}"]
         return "\n".join([*lines, "", "[optimizer]", 'name = "SGD"', *rate]) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,6 +147,7 @@ class Suggestion:
             "signal": self.signal,
             "epochs": self.epochs,
             "parameters": self.parameters,
+            "target": self.target,
             "people": self.levels.total,
             "levels": [dict(zip(columns, row, strict=True)) for row in rows],
             "from_grants": self.from_grants,

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import privypurse as pp
 from privypurse.assignment import METHODS
+from privypurse.assignment.suggest import TARGETS
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.budgets.tables import unchanged
 from privypurse.cli.plan import add_grants, taken
@@ -31,8 +32,8 @@ With a table instead of --people and --shares it looks at the grants themselves.
 plan by it promises `data`: each ε protects that person's data, given the list of budgets. What people have left in a
 ledger decides nothing. Where consents are in a file of their own, that is the table to name.
 
-The learning rate is for classes. For a number as target (range under [data], one output: --layers 30,1) the rule has
-no word: take the steps and the batch from here, and begin with lr = 0.1 without momentum.
+The rule of the learning rate is for classes. For a number as target (range under [data], one output: --layers 30,1,
+or --target number) it has no word: what is said then is lr = 0.1 without momentum, to begin with.
 
 Last come the sections [plan] and [optimizer] for a configuration of `privypurse train`, to stand in place of those
 that `init` wrote; --toml prints them alone. How near this comes to the
@@ -60,7 +61,13 @@ def shares(text: str) -> dict[float, float]:
     return found
 
 
-def layers(text: str) -> int:
+class Layers(int):
+    """How many numbers such layers train."""
+
+    outputs: int
+
+
+def layers(text: str) -> Layers:
     """91,64,2: the weights and biases of fully connected layers of these widths."""
     try:
         widths = [int(word) for word in text.split(",")]
@@ -68,7 +75,9 @@ def layers(text: str) -> int:
         widths = []
     if len(widths) < 2 or min(widths) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of widths such as 91,64,2: inputs, hidden, outputs")
-    return sum((before + 1) * after for before, after in pairwise(widths))
+    found = Layers(sum((before + 1) * after for before, after in pairwise(widths)))
+    found.outputs = widths[-1]
+    return found
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -84,6 +93,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     size.add_argument(
         "--layers", type=layers, metavar="N,N,…", dest="parameters", help="widths of fully connected layers: 91,64,2"
     )
+    said = "what is learned (default: with one output in --layers a number, else classes)"
+    command.add_argument("--target", choices=TARGETS, help=said)
     how = command.add_argument_group("how to train")
     how.add_argument("--steps", type=int, help="kept, and the rest follows from it")
     how.add_argument("--batch-size", type=int, help="kept, and the rest follows from it")
@@ -102,6 +113,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     names = ("parameters", "method", "steps", "batch_size", "fixed_noise", "accountant", "ledger")
     asked: dict[str, Any] = {name: vars(options)[name] for name in names}
+    asked["target"] = options.target or ("number" if getattr(options.parameters, "outputs", None) == 1 else "classes")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: plans say it
         found = pp.suggest(**asked, **(_guess(options) if options.table is None else _grants(options)))

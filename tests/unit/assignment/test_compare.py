@@ -112,6 +112,16 @@ def test_where_all_grant_the_same_nobody_needs_more_than_uniform():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("shares", "alike"), [((0.02, 0.98), False), ((0.98, 0.02), True)])
+def test_where_exclude_leaves_nobody_out_it_is_said_to_be_uniform(shares, alike):
+    """With few strict people it leaves them out; where few are open the rest would not do."""
+    made = pp.compare(granted(epsilon=(0.9, 1.0), shares=shares), **SIZES)
+    exclude, uniform = made.of("exclude"), made.of("uniform")
+    assert (exclude.noise_multiplier == uniform.noise_multiplier) is alike
+    assert ("exclude is the same as uniform" in " ".join(made.notes())) is alike
+
+
+@pytest.mark.slow
 def test_what_cannot_be_planned_is_said_and_the_others_are_compared():
     budgets = granted(200, (1e-4, 1.0, 4.0))
     found = pp.compare(budgets, **SIZES)

@@ -27,6 +27,32 @@ def test_words_json_and_toml_say_the_same(capsys: pytest.CaptureFixture[str], ex
     assert tomllib.loads(expected.toml())["plan"]["steps"] == expected.steps
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "of_number"),
+    [
+        ("--layers 20,4,1", True),
+        ("--layers 20,4,1 --target flags", False),
+        ("--layers 20,4,2", False),
+        ("--parameters 89", False),
+        ("--parameters 89 --target number", True),
+    ],
+)
+def test_the_sections_for_a_number_hold_no_learning_rate_for_classes(
+    capsys: pytest.CaptureFixture[str], size: str, of_number: bool
+) -> None:
+    guess = f"--people 400 --shares 0.5=0.6,2=0.4 {size} --method uniform --accountant rdp"
+    written = done(capsys, f"suggest {guess} --toml")
+    found = tomllib.loads(written)
+    assert ((found["optimizer"]["lr"], found["optimizer"]["momentum"]) == (0.1, 0.0)) is of_number
+    assert ("learning rate is for classes" in written) is not of_number
+    told = json.loads(done(capsys, f"suggest {guess} --json"))
+    sigma, sizes = told["noise_multiplier"], found["plan"]
+    length = found["optimizer"]["lr"] / (1 - found["optimizer"]["momentum"]) * sizes["clip_norm"]
+    walk = length * sigma * sizes["steps"] ** 0.5 / sizes["batch_size"]  # as the page has it
+    assert told["walk"] == pytest.approx(walk, rel=0.06)  # the rate of the rule is rounded to two digits
+
+
 def test_a_table_is_looked_at_for_its_grants_and_says_what_that_means(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, expected: pp.Suggestion
 ) -> None:

@@ -137,6 +137,24 @@ def test_a_column_that_is_missing_is_named_without_privypurse_too(tmp_path):
     assert "zebra" not in said.stderr + said.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("cells", [-1, 1], ids=["too few", "too many"])
+def test_a_row_of_another_length_is_named_by_its_line_without_privypurse_too(tmp_path, cells):
+    """With what is expected, and no traceback; no cell of the table is shown."""
+    (tmp_path / "encoder.json").write_text(Encoder(COLUMNS, TARGETS["classes"]).to_json(), "utf-8")
+    with open(tmp_path / "new.csv", "w", newline="", encoding="utf-8") as file:
+        rows = [["zebra-7731"] * len(ODD), ["zebra-7731"] * (len(ODD) + cells)]
+        csv.writer(file).writerows([list(ODD), *rows])
+    said = subprocess.run(
+        [sys.executable, str(EXAMPLE), str(tmp_path), str(tmp_path / "new.csv")], capture_output=True, text=True
+    )
+    assert said.returncode == 1
+    expected = f"line 3 of {tmp_path / 'new.csv'} does not have one cell for each of the {len(ODD)} columns"
+    assert said.stderr.startswith(expected)
+    assert "Traceback" not in said.stderr
+    assert "zebra" not in said.stderr + said.stdout
+
+
 def require_clean(folder):
     """Listed, public, intact, and without a word of the machine that wrote them."""
     files = RunFolder.open(folder).files
