@@ -6,7 +6,10 @@ import warnings
 
 from privypurse.errors import PrivyPurseWarning
 
-NOT_KEPT = "No ledger: what other trainings and questions take from the same people is not added up."
+NOT_KEPT = (
+    "No ledger: nobody is charged, and every ε counts as if nothing had been spent before; what other trainings and "
+    "questions take from the same people is not added up."
+)
 _HOW = "With ledger=pp.Ledger.open(url) each person has one purse for life."
 _said = False
 

@@ -152,7 +152,10 @@ BAD = {
     "no such file": (["plan", "nobody.csv"], ["nobody.csv", "does not exist"]),
     "no such column": (["plan", "people.csv", "--epsilon", "eps"], ["'eps'", "'name', 'epsilon', 'budget'"]),
     "text for a budget": (["plan", "people.csv", "--epsilon", "name"], ["'name'", "row 1", "a text, not a number"]),
-    "levels without a level": (["plan", "people.csv", "--levels", "strict=1"], ["levels is", "level (a column"]),
+    "levels without a level": (
+        ["plan", "people.csv", "--levels", "strict=1"],
+        ["or --level (a column", "given is --levels"],
+    ),
     "level without an ε": (
         ["plan", "people.csv", "--level", "consent", "--levels", "strict=1,relaxed=3"],
         ["'consent'", "row 2", "a text without an ε", "'strict', 'relaxed'"],
@@ -164,17 +167,23 @@ BAD = {
     "two budgets of one": (["plan", "twice.csv", "--person", "name"], ["person bo", "epsilon"]),
     "delta": (["plan", "people.csv", "--delta", "2"], ["delta", "2.0", "between 0 and 1"]),
     "delta column": (["plan", "people.csv", "--delta", "nothing"], ["'nothing'", "no column"]),
-    "steps": (["plan", "people.csv", "--steps", "0"], ["steps must be", "at least 1, not 0"]),
-    "batch size": (["plan", "people.csv", "--batch-size", "6"], ["batch_size is 6", "only 5 people", "lower it"]),
+    "steps": (["plan", "people.csv", "--steps", "0"], ["--steps must be", "at least 1, not 0"]),
+    "batch size": (
+        ["plan", "people.csv", "--batch-size", "6"],
+        ["--batch-size is 6", "only 5 people", "lower it, or give --noise-multiplier and let --batch-size be"],
+    ),
     "clip norm": (
         ["plan", "people.csv", "--clip-norm", "nan"],
-        ["clip_norm must be a finite number", "not nan"],
+        ["--clip-norm must be a finite number", "not nan"],
     ),
-    "noise": (["plan", "people.csv", "--noise-multiplier", "-1"], ["noise_multiplier must be", "above 0, not -1.0"]),
+    "noise": (
+        ["plan", "people.csv", "--noise-multiplier", "-1"],
+        ["--noise-multiplier must be", "above 0, not -1.0"],
+    ),
     "threshold": (["plan", "people.csv", "--threshold", "1"], ["--threshold", "exclude"]),
     "nobody left": (
         ["plan", "people.csv", "--method", "exclude", "--threshold", "9"],
-        ["threshold is 9", "largest ε 3"],
+        ["--threshold is 9", "largest ε 3"],
     ),
     "infeasible": (["plan", "strict.csv"], ["ε = 1e-06", "rdp"]),
     "ending": (["plan", "people.txt"], ["people.txt", "neither .csv nor .parquet"]),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -99,10 +101,60 @@ def test_a_second_training_takes_what_the_first_one_left(monkeypatch):
         assert not folder.files["ledger.json"].public
         looked_at = pp.verify(done.folder, ledger=ledger)
         assert looked_at.sound, str(looked_at)
-        assert {"ledger", "certified ε"} <= {each.what for each in looked_at.of("fits")}
+        assert {"ledger", "grants", "certified ε"} <= {each.what for each in looked_at.of("fits")}
+        (left,) = (each for each in pp.verify(done.folder).of("not checked") if each.what == "grants")
+        assert f"in the ledger {ledger.id}; name it" in left.said
+    looked_at = pp.verify(second.folder, ledger=ledger, table="two.csv")
+    assert "allowed for this run" in {each.what for each in looked_at.of("fits")}
+    less = Path("two.csv").read_text().replace("C0002,2,", "C0002,0.001,")
+    Path("less.csv").write_text(less)  # who allows less than the plan spends, by this table
+    looked_at = pp.verify(second.folder, ledger=ledger, table="less.csv")
+    said = {each.what: each.said for each in looked_at.of("does not fit")}
+    assert said.keys() == {"allowed for this run", "table"}
+    assert "C0002" in said["allowed for this run"]
+    assert "solved" not in (second.folder / "facts.json").read_text()  # noise was given
+    assert "given what everybody granted" in json.loads((second.folder / "facts.json").read_text())["promise"]
     (first.folder / "ledger.json").write_text(json.dumps({"ledger": ledger.id, "run": "another"}))
     assert {each.what for each in pp.verify(first.folder, ledger=ledger).of("does not fit")} == {"files", "ledger"}
     pp.Ledger.open("sqlite:///purses.db", anchor="second/anchor.json")
+    with closing(sqlite3.connect("purses.db")) as connection, connection:  # an entry that says something else now
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("UPDATE entry SET time = time + 1 WHERE seq = (SELECT MIN(seq) FROM entry)")
+    assert {each.what for each in pp.verify(second.folder, ledger=ledger).of("does not fit")} == {"grants"}
+
+
+@pytest.mark.slow
+def test_a_second_training_in_a_shell_that_does_not_know_the_ledger(monkeypatch, capsys):
+    """The same file without the ledger's line is refused, a dry run too, unless it is meant so; then it is said."""
+    monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", KEY.hex())
+    monkeypatch.setenv("PRIVYPURSE_LEDGER", "sqlite:///purses.db")
+    new_ledger(Path.cwd()).join(IDS, GRANTED)
+    bare = CONFIG.replace('ledger = "sqlite:///purses.db"\n', "")
+    for out in ("first", "second"):
+        Path(f"{out}.toml").write_text(bare.format(table=table("one.csv", np.arange(N)), out=out, at_most=0.3))
+    assert cli.main(["train", "first.toml"]) == 0
+    assert "No ledger" not in capsys.readouterr().out
+    monkeypatch.delenv("PRIVYPURSE_LEDGER")
+    for options in ([], ["--dry-run"]):
+        assert cli.main(["train", "second.toml", *options]) == 2
+        said = capsys.readouterr()
+        assert "first/anchor.json is the anchor of a ledger, and this run names no ledger" in said.err
+        assert not Path("second").exists()
+    Path("second.toml").write_text('ledger = "none"\n' + Path("second.toml").read_text())
+    monkeypatch.setenv("PRIVYPURSE_LEDGER", "sqlite:///purses.db")  # the file knows better
+    assert cli.main(["train", "second.toml"]) == 0
+    assert "No ledger: nobody is charged, and every ε counts as if" in capsys.readouterr().out
+    for name in ("run.json", "public.json"):
+        assert json.loads(Path("second", name).read_text())["charged"].startswith("No ledger: nobody is charged")
+        assert (
+            json.loads(Path("first", name).read_text())["charged"] == "Everybody in the plan is charged in a ledger."
+        )
+    assert len(pp.Ledger.open("sqlite:///purses.db").runs()) == 1
+    assert pp.verify("second").sound
+    public = Path("second/public.json").read_text()
+    Path("second/public.json").write_text(public.replace("No ledger: nobody", "Everybody"))
+    assert "who is charged" in str(pp.verify("second"))
 
 
 def test_delta_is_the_ledgers_where_nobody_chooses_one(monkeypatch, capsys):
@@ -143,7 +195,7 @@ def test_what_the_commands_print_tells_nobodys_balance(monkeypatch, capsys):
         assert ((plan.rates == 0).sum() > 0) == emptied
     assert shown[0] == shown[1]
     assert cli.main(command.split()) == 0
-    assert "No ledger: what other trainings and questions take" in capsys.readouterr().out.replace("\n", " ")
+    assert "No ledger: nobody is charged" in capsys.readouterr().out.replace("\n", " ")
 
 
 def killed(point: str) -> None:

@@ -51,6 +51,6 @@ def checked_deltas(accountant: Accountant, delta: FloatArray | float, size: int)
     if each.size and not (each.min() >= accountant.smallest_delta and each.max() < 1):
         raise Unsupported(
             f"δ = {each.min():g} is outside [{accountant.smallest_delta:g}, 1) where the {accountant.name} "
-            'accountant holds in double precision; choose a larger δ, or accountant="rdp"'
+            'accountant holds in double precision; choose a larger δ, or the accountant "rdp"'
         )
     return each

@@ -43,7 +43,7 @@ class LossDistribution:
         if length > _LONGEST:
             raise Unsupported(
                 f"{count:,} steps span {length:,} grid points, more than {_LONGEST:,}: a loss distribution is not "
-                'made for ε in the thousands; use accountant="rdp"'
+                'made for ε in the thousands; use the accountant "rdp"'
             )
         spectrum = fft.rfft(self.mass.astype(precision), length)
         size = np.abs(spectrum)

@@ -77,7 +77,7 @@ def _epsilons(release: Release, deltas: FloatArray) -> FloatArray:
         if _slop(directions) > delta / 2:
             raise Unsupported(
                 f"δ = {delta:g} is too small for {release}: rounding alone may reach {_slop(directions):.1g}; "
-                'choose a larger δ, or accountant="rdp"'
+                'choose a larger δ, or the accountant "rdp"'
             )
         out[index] = max(one.epsilon(delta) for one in directions)
     return out

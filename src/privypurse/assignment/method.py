@@ -90,7 +90,7 @@ def refuse_unreachable(levels: Levels, calibrator: Calibrator) -> None:
         epsilon, delta = float(levels.epsilon[level]), float(levels.delta[level])
         raise InfeasibleBudget(
             f"ε = {epsilon:g} at δ = {delta:g} is below {nothing[level]:.3g}, the least that the "
-            f'{accountant.name} accountant can certify at all; try accountant="pld", or raise that ε or δ',
+            f'{accountant.name} accountant can certify at all; try the accountant "pld", or raise that ε or δ',
             epsilon=epsilon,
             delta=delta,
         )

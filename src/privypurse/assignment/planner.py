@@ -94,7 +94,7 @@ def plan(
     if made.promise is Promise.PRESENCE and epochs is not None and people is None:
         raise InvalidInput(
             f"epochs is {epochs!r}, and with noise_multiplier= this plan protects people's presence: how many there "
-            "are is sensitive, and the number of steps would tell it. Give people=, a public number such as 10_000, "
+            "are is sensitive, and the number of steps would tell it. Give people=, a public number such as 10000, "
             "or steps="
         )
     refuse_overspending(made, progress)

@@ -195,7 +195,7 @@ class _Purses:
             raise InfeasibleBudget(
                 "the public balance of everybody is used up, or that of somebody all but, so no noise and no rate "
                 "serves for all: the caps of earlier runs (at_most=) add up to what was granted. Leave those people "
-                'out, or give noise_multiplier= with method="sample", by which everybody has a rate of their own'
+                'out, or give noise_multiplier= with the method "sample", by which everybody has a rate of their own'
             )
         return float(prices.value[place])
 

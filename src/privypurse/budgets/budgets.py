@@ -196,10 +196,11 @@ class Budgets:
         from privypurse.budgets import tables  # here, not above: planning from arrays needs no pyarrow
 
         columns = tables.FileColumns(Path(table)) if isinstance(table, str | Path) else tables.FrameColumns(table)
+        named = {"epsilon=": epsilon, "level=": level, "levels=": levels}
         if (level is None) != (levels is None) or (level is not None and epsilon is not None):
             raise InvalidInput(
-                "give either epsilon (a column of budgets), or level (a column of categories) and levels (which ε "
-                f"each stands for), not both; epsilon is {epsilon!r}, level is {level!r}, levels is {levels!r}"
+                "give either epsilon= (a column of budgets), or level= (a column of categories) and levels= (which ε "
+                f"each stands for), not both; given is {', '.join(each for each in named if named[each])}"
             )
         if level is not None and levels is not None:
             eps = epsilon_of_levels(columns.labels(level), levels, where=columns.where(level))

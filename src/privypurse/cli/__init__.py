@@ -26,6 +26,7 @@ from privypurse.cli import (
     train,
     verify,
 )
+from privypurse.cli.arguments import in_flags
 from privypurse.cli.showing import as_it_is
 from privypurse.errors import PromiseBroken
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         found: int | None = options.run(options, console)
     except pp.PrivyPurseError as error:
-        complaints.print(f"[bold red]error:[/] {as_it_is(str(error))}", soft_wrap=True)
+        complaints.print(f"[bold red]error:[/] {as_it_is(in_flags(str(error), options))}", soft_wrap=True)
         return 1 if isinstance(error, PromiseBroken) else 2
     except KeyboardInterrupt as stopped:
         complaints.print(as_it_is(str(stopped) or "stopped"), soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +13,19 @@ from typing import TYPE_CHECKING
 
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.ledger.keys import VARIABLE as KEY_VARIABLE
+from privypurse.runs.config import NO_LEDGER
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
 
 LEDGER_VARIABLE = "PRIVYPURSE_LEDGER"
 ANCHOR_VARIABLE = "PRIVYPURSE_LEDGER_ANCHOR"
+_BY_PLACE = {"run", "table", "tables", "config", "column", "data", "file", "folder", "holding", "question", "subject"}
+"""What a command line has no flag for."""
+_ARGUMENT = re.compile(
+    r"(?<![\w'\"`./:-])(?P<name>[a-z]+(?:_[a-z]+)*)(?P<sign>=(?=[\s,.;:)]|$))?(?![\w'\"`/=-]|\.\w)"
+)
+_SAYS = re.compile(r"\[| (is|are|has|holds|must)\b")
 
 
 def number_or_name(text: str) -> float | str:
@@ -68,6 +76,25 @@ def need(command: str, *modules: str, extra: str = "training") -> None:
             importlib.import_module(name)
         except ModuleNotFoundError:
             raise PrivyPurseError(f"privypurse {command} needs {name}: pip install '.[{extra}]' in a clone") from None
+
+
+def in_flags(words: str, options: argparse.Namespace) -> str:
+    """A message of the library as a command says it: its own flags for the arguments that the library names.
+
+    The library names them as Python does, `noise_multiplier=`; what is no flag is a key of a file, without the sign.
+    A word that means other things too is taken for an argument only with the sign, or where a message begins with it.
+    What stands in quotes or in a path is somebody's own name, and stays.
+    """
+    flags = vars(options).keys() - _BY_PLACE
+
+    def said(found: re.Match[str]) -> str:
+        name, sign = found["name"], found["sign"]
+        begins = found.start() == 0 and _SAYS.match(words, found.end())
+        if name in flags and (sign or begins or "_" in name):
+            return f"--{name.replace('_', '-')}"
+        return name
+
+    return _ARGUMENT.sub(said, words)
 
 
 def add_trust_option(command: argparse.ArgumentParser) -> None:
@@ -126,9 +153,21 @@ def ledger_is_named(options: argparse.Namespace) -> bool:
 
 
 def ledger_if_named(options: argparse.Namespace, configured: str | None = None) -> Ledger | None:
-    """The ledger of the option, the configuration or the environment; None where none is named."""
+    """The ledger of the option, the configuration or the environment; None where none is named, or said to be."""
+    if options.ledger is None and configured == NO_LEDGER:
+        return None
     options.ledger = options.ledger or configured
-    return open_ledger(options) if ledger_is_named(options) else None
+    if ledger_is_named(options):
+        return open_ledger(options)
+    refuse_key_alone(options)
+    return None
+
+
+def refuse_key_alone(options: argparse.Namespace) -> None:
+    """Raise for a key or an anchor of a ledger that nothing names."""
+    for name in ("key", "anchor"):
+        if getattr(options, name, None) is not None:
+            raise InvalidInput(f"--{name} is for a ledger that --ledger names; give both, or leave it out")
 
 
 def open_ledger(options: argparse.Namespace) -> Ledger:

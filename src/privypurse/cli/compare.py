@@ -12,6 +12,7 @@ from rich.table import Table
 
 import privypurse as pp
 from privypurse.budgets.tables import unchanged
+from privypurse.cli.arguments import in_flags
 from privypurse.cli.plan import add_grants, taken
 from privypurse.cli.showing import bar, default_delta, say
 from privypurse.errors import PrivyPurseWarning
@@ -75,4 +76,4 @@ def run(options: argparse.Namespace, console: Console) -> None:
             shown.add_row(*line)
         console.print(shown)
     for note in found.notes():
-        say(console, note)
+        say(console, in_flags(note, options))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 import privypurse as pp
+from privypurse._validate import real
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.cli.arguments import (
     add_ledger_options,
@@ -71,7 +71,6 @@ Everybody's ε is then what they granted there:
 conditions (--where): column names (`in backticks` if they hold spaces), numbers, 'text', dates as '2026-01-31',
 == != < <= > >=, in (…), not in, and, or, not, + - * /. A missing cell makes a comparison false.
 """
-_OPTION = re.compile(r"(?<!['\w])(categories|edges)=?(?!['\w])")  # as the library's errors name them
 _BEFORE = """privypurse query TABLE [--epsilon COLUMN|ε] [--delta COLUMN|δ] [--person COLUMN] [--purpose TEXT]
        [--ledger URL [--key FILE] [--anchor FILE]]"""
 _BOUNDS = " COLUMN --lower NUMBER --upper NUMBER"
@@ -201,6 +200,7 @@ def _question(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:
+    real(options.at_delta, "--at-delta", above=0, below=1)
     price = {"noise": options.noise, "cost": options.cost, "delta": options.at_delta}
     if options.question == "holding":
         return analyst.count_holding(options.holding, **price)
@@ -210,12 +210,9 @@ def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:
     if options.question in ("sum", "mean"):
         ask = getattr(analyst, options.question)
         return ask(options.column, lower=options.lower, upper=options.upper, **price)  # type: ignore[no-any-return]
-    try:
-        if options.edges is not None:
-            return analyst.histogram(options.column, edges=options.edges, **price)
-        return analyst.histogram(options.column, categories=_categories(options.categories), **price)
-    except pp.InvalidInput as error:
-        raise pp.InvalidInput(_OPTION.sub(r"--\1", str(error))) from None
+    if options.edges is not None:
+        return analyst.histogram(options.column, edges=options.edges, **price)
+    return analyst.histogram(options.column, categories=_categories(options.categories), **price)
 
 
 def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None:

@@ -29,6 +29,8 @@ def say(console: Console, words: str) -> None:
 
 def show_plan(plan: pp.Plan, console: Console) -> None:
     """The table by level, with what holds for all above it and what is promised below."""
+    if plan.ledger is None:
+        say(console, NOT_KEPT)
     for line in summary.facts(plan):
         say(console, line)
     if plan.ledger is None:
@@ -38,10 +40,10 @@ def show_plan(plan: pp.Plan, console: Console) -> None:
         for row in plan.by_level():
             table.add_row(*summary.cells(row))
         console.print(table)
-        below = [summary.ROUNDED, summary.SENSITIVE, NOT_KEPT]
+        below = [summary.ROUNDED, summary.SENSITIVE]
     else:
         below = [summary.SAVED]
-    for line in (plan.promise.text, *below):
+    for line in (plan.promise_text, *below):
         console.print(line, style="dim")
 
 

@@ -114,6 +114,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     names = ("parameters", "method", "steps", "batch_size", "fixed_noise", "accountant", "ledger")
     asked: dict[str, Any] = {name: vars(options)[name] for name in names}
     asked["target"] = options.target or ("number" if getattr(options.parameters, "outputs", None) == 1 else "classes")
+    _refuse_what_grants_may_not(options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)  # of a large δ: plans say it
         found = pp.suggest(**asked, **(_guess(options) if options.table is None else _grants(options)))
@@ -125,6 +126,21 @@ def run(options: argparse.Namespace, console: Console) -> None:
             say(console, line)
         console.print()
     console.file.write(found.toml())
+
+
+def _refuse_what_grants_may_not(options: argparse.Namespace) -> None:
+    """As `pp.suggest` does, with the guess as a command line gives it."""
+    if options.ledger is not None:
+        raise pp.InvalidInput(
+            "--ledger is given, and what people have left in it may decide nothing that is one for all (steps, "
+            "batch, clip norm, learning rate); give --people and --shares, a public guess, or the table of "
+            "what they granted"
+        )
+    if options.fixed_noise and options.table is not None:
+        raise pp.InvalidInput(
+            "--fixed-noise is given beside a table: a noise multiplier that follows from the grants protects "
+            "nobody's presence; give --people and --shares, a public guess, instead"
+        )
 
 
 def _guess(options: argparse.Namespace) -> dict[str, Any]:
@@ -147,8 +163,6 @@ def _guess(options: argparse.Namespace) -> dict[str, Any]:
 def _grants(options: argparse.Namespace) -> dict[str, Any]:
     if options.people is not None or options.shares is not None:
         raise pp.InvalidInput("--people or --shares is given beside a table; give a public guess, or the table")
-    if options.ledger is not None:
-        return {"budgets": None}  # refused before anybody's grant is read
     table = Path(options.table)
     with unchanged(table):
         return {"budgets": granted(taken(Grants, options), table)[0]}

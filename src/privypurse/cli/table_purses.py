@@ -12,7 +12,7 @@ import numpy as np
 import privypurse as pp
 from privypurse.arrays import AnyArray
 from privypurse.budgets.budgets import DEFAULT_DELTA
-from privypurse.cli.arguments import ledger_is_named, open_ledger
+from privypurse.cli.arguments import ledger_is_named, open_ledger, refuse_key_alone
 
 if TYPE_CHECKING:
     from privypurse.queries.table_ledger import Kept
@@ -24,9 +24,7 @@ EPSILON = "epsilon"
 def check_options(options: argparse.Namespace) -> None:
     """Raise where options do not fit the place that purses are kept in."""
     if not ledger_is_named(options):
-        for name in ("key", "anchor"):
-            if getattr(options, name) is not None:
-                raise pp.InvalidInput(f"--{name} is for a ledger that --ledger names; give both, or leave it out")
+        refuse_key_alone(options)
         return
     if options.epsilon is not None or options.delta is not None:
         raise pp.InvalidInput(

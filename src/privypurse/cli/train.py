@@ -46,7 +46,9 @@ goes on from there, and every step that was taken stays counted. Without it noth
 With ledger = "sqlite:///purses.db" above the first section, or --ledger, people are charged in that ledger: all
 steps are reserved before the first one, and at_most under [plan] is the run's public cap. Internal then too:
 ledger.json (which run it is) and anchor.json (how far the ledger had come). With a checkpoint the plan is kept in
-that folder too, as planned.json: a run goes on with the plan that it began with.
+that folder too, as planned.json: a run goes on with the plan that it began with. Without a ledger nobody is charged:
+it says so first, and refuses where an anchor beside the run, or a ledger beside the table, shows that one is kept;
+ledger = "none" says that it is meant so.
 
 A plan that was made before (plan = "plan.json") is applied by id: person = "…" under [data] names the column. A plan
 without ids holds for exactly the file that it was made from; what does not match is refused.
@@ -127,7 +129,12 @@ def _about(config: RunConfig, plan: pp.Plan, ledger: pp.Ledger | None, to_ask: b
         if config.budgets.delta is None:
             yield default_delta("delta under [budgets]", ledger)
     if isinstance(config.data, Table) and config.private_ranges is None:
-        yield f"The model takes {config.data.encoder.width} numbers of each row: the first of `suggest --layers`."
+        columns = ", ".join(config.data.encoder.columns)
+        yield (
+            f"The model takes {config.data.encoder.width} numbers of each row: the first of `suggest --layers`. "
+            f"They are made of {columns}. `predict` needs these columns too: take out what is not known of those "
+            "whom the model will be asked about, such as a second target."
+        )
     if to_ask:
         yield from to_be_asked(config)
     elif config.private_ranges is not None:

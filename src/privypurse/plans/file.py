@@ -41,6 +41,7 @@ def digest(plan: PlannedTraining) -> str:
     """
     content = _content(plan)
     content.pop("rows", None)
+    content["promise"] = {"protects": plan.promise.value, "text": plan.promise.text}  # whatever else is said of it
     if plan.keyed_ids is not None:
         content.update(owner=None, people={"mark": plan.keyed_ids.mark, "one_each": plan.keyed_ids.one_each})
     return digest_of({**content, "version": 1})
@@ -52,7 +53,7 @@ def _content(plan: PlannedTraining) -> dict[str, Any]:
         "version": 3 if plan.ledger is not None else 1 if plan.keyed_ids is None and plan.seal is None else 2,
         "method": plan.method,
         "accountant": plan.accountant,
-        "promise": {"protects": plan.promise.value, "text": plan.promise.text},
+        "promise": {"protects": plan.promise.value, "text": plan.promise_text},
         "shape": {
             "steps": plan.steps,
             "batch_size": plan.batch_size,

@@ -81,6 +81,11 @@ class PlanBase(ABC):
         return self._by_record(self._promised()[1])
 
     @property
+    def promise_text(self) -> str:
+        """What each ε protects, in words."""
+        return self.promise.text if self.ledger is None else self.promise.text_under_ledger
+
+    @property
     def people(self) -> int:
         return int(self.level_of.size)
 

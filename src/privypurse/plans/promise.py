@@ -20,7 +20,16 @@ class Promise(StrEnum):
     def text(self) -> str:
         return _TEXTS[self]
 
+    @property
+    def text_under_ledger(self) -> str:
+        """Of a plan that was made with a ledger: its constants may be given, and grants are public all the same."""
+        return _DATA_UNDER_LEDGER if self is Promise.DATA else self.text
 
+
+_DATA_UNDER_LEDGER = (
+    "Each ε protects that person's data, given what everybody granted: under a ledger grants and the caps of earlier "
+    "uses count as public, and what of this plan was not given beforehand may follow from them."
+)
 _TEXTS = {
     Promise.DATA: (
         "Each ε protects that person's data, given the list of budgets: public constants of this plan were "

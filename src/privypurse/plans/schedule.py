@@ -172,7 +172,7 @@ class Schedule(PlanBase):
             + " ".join(f"{one.chance[level]:.3g}" for one in self.rounds)
             for level in _some(self.epsilon_by_level.size)
         ]
-        return "\n".join([*lines, "", *self.notes, self.promise.text, SENSITIVE])
+        return "\n".join([*lines, "", *self.notes, self.promise_text, SENSITIVE])
 
 
 def _some(size: int, most: int = 12) -> list[int]:

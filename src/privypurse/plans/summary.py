@@ -85,27 +85,27 @@ def large_delta(plan: PlannedTraining) -> str:
 def text(plan: PlannedTraining) -> str:
     """The whole plan as plain text."""
     if plan.promise is Promise.PART:  # its table would say how many were drawn
-        return f"method {plan.method}, {plan.steps:,} steps\n\n{plan.promise.text}"
+        return f"method {plan.method}, {plan.steps:,} steps\n\n{plan.promise_text}"
     if plan.ledger is not None:
-        return "\n".join([*facts(plan), "", plan.promise.text, SAVED])
+        return "\n".join([*facts(plan), "", plan.promise_text, SAVED])
     table = [COLUMNS, *(cells(row) for row in plan.by_level())]
     widths = [max(len(line[k]) for line in table) for k in range(len(COLUMNS))]
     body = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
     dashes = "  ".join("-" * width for width in widths)
-    return "\n".join([*facts(plan), "", body[0], dashes, *body[1:], "", plan.promise.text, ROUNDED, SENSITIVE])
+    return "\n".join([*facts(plan), "", body[0], dashes, *body[1:], "", plan.promise_text, ROUNDED, SENSITIVE])
 
 
 def html(plan: PlannedTraining) -> str:
     """The same for notebooks."""
     title = f"Plan: {plan.method}, {plan.steps:,} steps"
     if plan.promise is Promise.PART:
-        return _notebooks.shown(title, _notebooks.words(plan.promise.text))
+        return _notebooks.shown(title, _notebooks.words(plan.promise_text))
     said = _notebooks.lines(facts(plan))
     if plan.ledger is not None:
-        below = f"{plan.promise.text} {SAVED}"
+        below = f"{plan.promise_text} {SAVED}"
         return _notebooks.shown(title, said, _notebooks.words(below), internal=True)
     levels = _notebooks.table(COLUMNS, [cells(row) for row in plan.by_level()], "by level")
-    below = f"{plan.promise.text} {ROUNDED} {SENSITIVE}"
+    below = f"{plan.promise_text} {ROUNDED} {SENSITIVE}"
     return _notebooks.shown(title, said, levels, _notebooks.words(below), internal=True)
 
 

@@ -40,17 +40,17 @@ def place_by_category(column: Column, name: str, categories: Sequence[Any]) -> t
         raise InvalidInput("categories holds a value twice")
     if isinstance(column, Text):
         if not all(isinstance(value, str) for value in listed):
-            raise InvalidInput(f"the column {name!r} holds text; give categories as text")
+            raise InvalidInput(f"the column {name!r} holds text; give categories= as text")
         table = np.full(column.words.size + 1, -1, dtype=np.int64)  # missing words, -1, look up the end
         for place, value in enumerate(listed):
             table[:-1][column.words == value] = place
         return table[column.codes], len(listed)
     if not isinstance(column, Numbers | Truths):
         raise InvalidInput(
-            f"the column {name!r} holds {column.kind}; categories are for numbers, text, true or false"
+            f"the column {name!r} holds {column.kind}; categories= are for numbers, text, true or false"
         )
     if not all(isinstance(value, bool | int | float | np.number | np.bool_) for value in listed):
-        raise InvalidInput(f"the column {name!r} holds {column.kind}; give categories of that kind")
+        raise InvalidInput(f"the column {name!r} holds {column.kind}; give categories= of that kind")
     numbers = np.asarray(listed, dtype=np.float64)
     if np.isnan(numbers).any():
         raise InvalidInput("categories holds NaN, which equals nothing")

@@ -27,6 +27,8 @@ from privypurse.runs.held_out import HeldOut
 from privypurse.runs.sections import By, read, unknown, value
 from privypurse.training.callbacks import OTHERS
 
+NO_LEDGER = "none"
+"""Instead of an address: no ledger, and that on purpose."""
 _NEEDED = ("data", "plan", "model", "optimizer")
 _MODEL_KEYS = {"mlp": ("kind", "hidden", "activation"), "cnn": ("kind",)}
 Seed = Annotated[int, Meta(ge=0, description="a whole number, 0 or more")]
@@ -263,7 +265,7 @@ class RunConfig:
     private_ranges: PrivateRanges | None = None
     """Where columns are estimated: for which share of everybody's ε."""
     ledger: str | None = None
-    """The address of the ledger whose people are charged."""
+    """The address of the ledger whose people are charged, or `NO_LEDGER`; None where nobody says."""
     about: About = field(default_factory=About)
     text: str = field(default="", repr=False, compare=False)
     """The file that it was read from, to be kept with the run."""
@@ -361,6 +363,8 @@ def _agreed(data: BuiltIn | Table, budgets: Grants | None) -> tuple[BuiltIn | Ta
     for column in (granted.epsilon, granted.level, data.person):
         if column in data.features:
             raise InvalidInput(f"[data.features] holds {column!r}, which says who granted what: no model may see it")
+        if column in data.target.columns:
+            raise InvalidInput(f"[data] is to learn {column!r}, which says who granted what: name another column")
     if data.held_out is not None and (data.person is None or (budgets is not None and budgets.simulate is not None)):
         raise InvalidInput(
             '[data] held_out chooses people by their ids; name the column of ids, person = "…" under [data], and '

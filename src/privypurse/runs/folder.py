@@ -41,7 +41,7 @@ class _Schema(msgspec.Struct, frozen=True):
     schema: int
 
 
-class _Listing(msgspec.Struct, frozen=True):
+class _Listing(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of ``run.json`` and ``public.json``."""
 
     schema: int
@@ -52,22 +52,26 @@ class _Listing(msgspec.Struct, frozen=True):
     """The day, in UTC, as 2026-01-31; "" in lists of earlier releases."""
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     """Of Python and of the libraries that were loaded."""
+    charged: str = ""
+    """Whether a ledger charges its people, in words; "" where the command says it elsewhere."""
 
 
 class RunFolder:
     """A run's folder, and the files that were added to it by name."""
 
     def __init__(
-        self, path: Path, command: str, files: dict[str, File], begun: str, versions: dict[str, str]
+        self, path: Path, command: str, files: dict[str, File], begun: str, versions: dict[str, str], charged: str
     ) -> None:
         """``command`` is what writes it, such as "train". To begin one or to read one, see below."""
         self.path, self.command, self.files, self.begun, self.versions = path, command, files, begun, versions
+        self.charged = charged
 
     @classmethod
-    def begin(cls, path: Path, command: str, begun: str | None = None) -> RunFolder:
+    def begin(cls, path: Path, command: str, begun: str | None = None, charged: str = "") -> RunFolder:
         """A folder that can be written to; files of an unfinished run will be written over (see `check_free`).
 
-        ``begun`` is the day as `today` gave it before data were read; None: today.
+        ``begun`` is the day as `today` gave it before data were read; None: today. ``charged`` says whether a ledger
+        charges its people.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -75,7 +79,7 @@ class RunFolder:
                 pass
         except OSError as error:
             raise InvalidInput(f"out {path} cannot be written to: {error.strerror}; name another folder") from None
-        return cls(path, command, {}, today() if begun is None else begun, _versions())
+        return cls(path, command, {}, today() if begun is None else begun, _versions(), charged)
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -96,7 +100,7 @@ class RunFolder:
         whole = _listing(path / INTERNAL_LIST) or _listing(path / PUBLIC_LIST)
         if whole is None:
             raise InvalidInput(f"{path} is no run's folder: it holds neither {INTERNAL_LIST} nor {PUBLIC_LIST}")
-        return cls(path, whole.command, whole.files, whole.begun, whole.versions)
+        return cls(path, whole.command, whole.files, whole.begun, whole.versions, whole.charged)
 
     def changes(self) -> Iterator[str]:
         """A complaint for each file that is not as it was written, the list of public ones too."""
@@ -107,6 +111,8 @@ class RunFolder:
             yield f"{self.path / PUBLIC_LIST} was changed: day or versions are not those of {INTERNAL_LIST}"
         if public is not None and public.command != self.command:
             yield f"{self.path / PUBLIC_LIST} was changed: it names another command than {INTERNAL_LIST}"
+        if public is not None and public.charged != self.charged:
+            yield f"{self.path / PUBLIC_LIST} was changed: it says otherwise than {INTERNAL_LIST} who is charged"
         for name, file in self.files.items():
             found = _inside(self.path, name)
             if not found.is_file():
@@ -130,7 +136,7 @@ class RunFolder:
         self.files[name] = File(public, digest_of_file(file))
         shown = {each: file for each, file in self.files.items() if file.public}
         for place, files, mode in ((INTERNAL_LIST, self.files, 0o600), (PUBLIC_LIST, shown, for_all)):
-            whole = _Listing(SCHEMA, __version__, self.command, files, self.begun, self.versions)
+            whole = _Listing(SCHEMA, __version__, self.command, files, self.begun, self.versions, self.charged)
             listing = msgspec.json.encode(whole)
             _write(self.path / place, msgspec.json.format(listing, indent=1).decode() + "\n")
             (self.path / place).chmod(mode)

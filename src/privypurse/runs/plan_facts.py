@@ -31,7 +31,7 @@ def facts_of_plan(plan: Plan, seeded: bool) -> dict[str, Any]:
         **({} if plan.public_epsilon is None and plan.ledger is None else {"at_most": plan.public_epsilon}),
         "unit": "record" if plan.owner is None else "person",
         **({"seeded": True} if seeded else {"protects": plan.promise.value}),
-        "promise": SEEDED if seeded else plan.promise.text,
+        "promise": SEEDED if seeded else plan.promise_text,
         "under_ledger": plan.ledger is not None,
     }
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from privypurse._totals import NOT_KEPT
 from privypurse.accounting import Progress
 from privypurse.arrays import FloatArray
 from privypurse.budgets.person_ids import Seal
@@ -21,7 +22,8 @@ from privypurse.datasets.targets import known
 from privypurse.ledger.ledger import Ledger
 from privypurse.plans import Plan
 from privypurse.plans import file as planfile
-from privypurse.runs.config import BuiltIn, RunConfig, Table
+from privypurse.runs.beside_ledger import refuse_beside_ledger
+from privypurse.runs.config import NO_LEDGER, BuiltIn, RunConfig, Table
 from privypurse.runs.curves import curves, require_matplotlib
 from privypurse.runs.fingerprint import add_fingerprint
 from privypurse.runs.folder import RunFolder, check_free, today
@@ -46,6 +48,7 @@ from privypurse.training.loop import train
 from privypurse.training.trained import Trained
 from privypurse.training.validation import Validation
 
+_CHARGED = "Everybody in the plan is charged in a ledger."
 _AGAIN = ". Mind that training again spends everyone's ε again"
 
 
@@ -76,14 +79,14 @@ def train_by(
     Guarantee: that of `train`, for the plan in the folder; test figures are of records that took no part in training.
     """
     settings, begun = config.training, today()
-    if ledger is None and config.ledger is not None:
+    if ledger is None and config.ledger is not None and config.ledger != NO_LEDGER:
         ledger = Ledger.open(config.ledger)
     if config.private_ranges is not None:  # before what is paid for
         _require_free(settings.out)
     ready = _prepared(config, certifying, ledger)
     config, records, plan = ready.config, ready.records, ready.plan
     planned(plan, _unread(ready))
-    folder = _begun(config, plan, ready.sealed, begun, ready.ranges)
+    folder = _begun(config, plan, ready.sealed, begun, ready.ranges, NOT_KEPT if ledger is None else _CHARGED)
     trained = train(
         ready.model,
         ready.optimizer,
@@ -140,6 +143,8 @@ def _prepared(config: RunConfig, certifying: Progress | None, ledger: Ledger | N
     settings = config.training
     if ledger is not None:
         ledger.require_latest(settings.out)
+    else:
+        refuse_beside_ledger(config)
     if settings.plots:
         require_matplotlib()
     device = device_of(settings.device)
@@ -170,9 +175,11 @@ def _unread(ready: _Prepared) -> list[str]:
     return unread(ready.records.train, data.encoder) if isinstance(data, Table) else []
 
 
-def _begun(config: RunConfig, plan: Plan, sealed: Seal | None, day: str, ranges: Released | None) -> RunFolder:
+def _begun(
+    config: RunConfig, plan: Plan, sealed: Seal | None, day: str, ranges: Released | None, charged: str
+) -> RunFolder:
     """The folder with what is known before the first step: a run that is broken off has spent by its plan."""
-    folder = RunFolder.begin(config.training.out, "train", day)
+    folder = RunFolder.begin(config.training.out, "train", day, charged)
     folder.add("config.toml", _without_password(config.text))
     folder.add("plan.json", planfile.dumps(plan))
     if sealed is not None:

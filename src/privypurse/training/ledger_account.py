@@ -52,7 +52,7 @@ def require_ledger(plan: PlanBase, ledger: Any, seed: int | None) -> None:
         if plan.ledger is not None and seed is None:
             raise InvalidInput(
                 f"the {plan.WHAT} was made with the ledger {plan.ledger.id}, and its people are charged there; give "
-                "ledger=pp.Ledger.open(url). Only seeded runs, which are for tests, go without"
+                "it as ledger=. Only seeded runs, which are for tests, go without"
             )
         return
     from privypurse.ledger.ledger import Ledger  # here, not above: who has no ledger needs no database
@@ -62,7 +62,7 @@ def require_ledger(plan: PlanBase, ledger: Any, seed: int | None) -> None:
     if plan.ledger is None:
         raise InvalidInput(
             f"the {plan.WHAT} was made without a ledger, so it may cost more for life than people have left; make it "
-            f"with {plan.MADE_BY}(…, ledger=ledger)"
+            "anew with ledger="
         )
     if plan.ledger.id != ledger.id:
         raise InvalidInput(

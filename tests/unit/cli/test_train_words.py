@@ -119,6 +119,7 @@ def test_a_dry_run_says_the_same_and_leaves_nothing(capsys, monkeypatch):
     words = " ".join(capsys.readouterr().out.split())
     assert "noise multiplier" in words
     assert "numbers of each row: the first of `suggest --layers`" in words
+    assert "They are made of age, town, since. `predict` needs these columns too" in words
     assert "nothing was trained, charged or written" in words
     assert sorted(Path().iterdir()) == before
 

@@ -236,6 +236,18 @@ BAD = {
         TABLE.replace('label = "income"\nclasses = ["low", "high"]', 'labels = ["a", "a"]'),
         ["['a', 'a']", "none twice"],
     ),
+    "a number's own column as a feature": (
+        TABLE.replace('label = "income"\nclasses = ["low", "high"]', 'label = "gain"\nrange = { low = 0, high = 9 }'),
+        ["[data]: features holds 'gain', which is what is to be learned"],
+    ),
+    "one of several labels as a feature": (
+        TABLE.replace('label = "income"\nclasses = ["low", "high"]', 'labels = ["ill", "sex"]'),
+        ["[data]: features holds 'sex', which is what is to be learned"],
+    ),
+    "what people granted as a label": (
+        TABLE.replace('label = "income"\nclasses = ["low", "high"]', 'labels = ["ill", "consent"]'),
+        ["[data] is to learn 'consent', which says who granted what", "another column"],
+    ),
     "a target's dates": (
         TABLE.replace('classes = ["low", "high"]', "range = { low = 2020-01-01, high = 2021-01-01 }"),
         ["[data] range", "range of numbers"],

@@ -284,7 +284,7 @@ def test_what_cannot_be_is_refused_by_name(ledger):
         planned(ledger, at_most=None)
     with pytest.raises(pp.InvalidInput, match="stop is StopWhenFew"):
         planned(ledger, stop=pp.StopWhenFew(below=5, epsilon=0.1))
-    with pytest.raises(pp.InvalidInput, match="a filter needs exact=True"):
+    with pytest.raises(pp.InvalidInput, match="a filter needs exact accounting: leave exact= out"):
         trained(ledger, planned(ledger), individual=pp.Individual(exact=False))
     assert not ledger.runs()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.csv
@@ -16,6 +17,9 @@ from privypurse.plans import Plan
 from privypurse.runs.config import NewPlan, RunConfig, Table
 from privypurse.runs.planning import granted, left_for_training
 from privypurse.runs.verification.findings import Finding, compared, fits, left_open, wrong
+
+if TYPE_CHECKING:
+    from privypurse.ledger.ledger import Ledger
 
 _SIX_DIGITS = 1e-5
 """spending.csv has six digits of what is promised."""
@@ -57,33 +61,47 @@ def _units(rows: pyarrow.Table, plan: Plan) -> AnyArray | None:
     return units if np.array_equal(np.sort(units), np.unique(owner)) else None
 
 
-def of_table(plan: Plan, config: RunConfig | None, table: Path | None) -> Iterator[Finding]:
-    """Whether the plan keeps what people granted, by the table, or by the simulated budgets of the configuration."""
-    if plan.ledger is not None:
-        yield left_open("grants", "they are in the ledger, which `privypurse ledger verify` recomputes")
+def of_grants(
+    plan: Plan, config: RunConfig | None, table: Path | None, ledger: Ledger | None = None
+) -> Iterator[Finding]:
+    """Whether the plan keeps what people granted: in the ledger it was made with, in the table, or simulated."""
+    if plan.ledger is None:
+        yield _in_table("grants", plan, config, table)
         return
+    if ledger is None or ledger.id != plan.ledger.id:
+        said = (
+            f"they are in the ledger {plan.ledger.id}; name it to have them recomputed (--ledger URL of the command)"
+        )
+        yield left_open("grants", said)
+        return
+    said = "every entry of the ledger was recomputed: nobody was charged beyond what they granted there"
+    yield compared("grants", ledger.verify().problems, said)
+    if table is not None:
+        yield _in_table("allowed for this run", plan, config, table, ledger)
+
+
+def _in_table(
+    what: str, plan: Plan, config: RunConfig | None, table: Path | None, ledger: Ledger | None = None
+) -> Finding:
+    """By the table, or by the simulated budgets of the configuration."""
     if config is None or config.budgets is None:
-        yield left_open("grants", "the run does not say where people's budgets are")
-        return
+        return left_open(what, "the run does not say where people's budgets are")
     asked, simulated = config.budgets, config.budgets.simulate is not None
     if asked.table is not None and isinstance(config.data, Table) and Path(asked.table) == config.data.table:
         asked = replace(asked, table=None)  # by whatever path it is named now
     if table is None and not simulated:
-        yield left_open("grants", "that each promise is what its person granted; name the table of people to compare")
-        return
+        return left_open(what, "that each promise is what its person granted; name the table of people to compare")
     if asked.table is not None and not Path(asked.table).exists():
-        yield left_open("grants", f"they are in {asked.table}, which is not here; call it where the run was called")
-        return
+        return left_open(what, f"they are in {asked.table}, which is not here; call it where the run was called")
     held_out = config.data.held_out if isinstance(config.data, Table) else None
-    budgets, _ = granted(asked, table, plan.records, held_out=held_out)
+    budgets, _ = granted(asked, table, plan.records, ledger, held_out=held_out)
     if config.private_ranges is not None and isinstance(config.plan, NewPlan):
-        budgets, _ = left_for_training(config.private_ranges.share, budgets, config.plan, None)
+        budgets, _ = left_for_training(config.private_ranges.share, budgets, config.plan, ledger)
     if plan.keyed_ids is not None:  # whatever the order of rows, and however many somebody has now
         plan = replace(plan, keyed_ids=replace(plan.keyed_ids, one_each=False))
     try:
         plan.check(budgets)
     except InvalidInput as error:
-        yield wrong("grants", str(error))
-        return
+        return wrong(what, str(error))
     said = "simulated budgets of the configuration" if simulated else "grants in the table"
-    yield fits("grants", f"nobody's ε is above the {said}")
+    return fits(what, f"nobody's ε is above the {said}")

@@ -17,7 +17,7 @@ from privypurse.runs.folder import RunFolder
 from privypurse.runs.plan_facts import SEEDED, facts_of_choices, facts_of_plan, facts_of_ranges, levels_of_plan
 from privypurse.runs.public_choices import PublicChoices
 from privypurse.runs.verification.findings import Finding, compared, fits, left_open, wrong
-from privypurse.runs.verification.people import of_spending, of_table
+from privypurse.runs.verification.people import of_grants, of_spending
 from privypurse.runs.verification.published import other_figures, other_network, shown_wrongly
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def of_training(folder: RunFolder, beside: Beside) -> Iterator[Finding]:
         yield from of_spending(folder.path / "spending.csv", plan)
     if config is not None and config.private_ranges is not None:
         yield left_open("ranges", "that each person's share paid for ranges.json: what they contributed is not kept")
-    yield from of_table(plan, config, beside.table)
+    yield from of_grants(plan, config, beside.table, beside.ledger)
     if beside.table is not None:
         yield _table(folder, beside.table)
     if "ledger.json" in folder.files:

@@ -83,11 +83,14 @@ def accounting_of(
         raise InvalidInput(f"individual is {individual!r}; give pp.Individual(…)")
     settings, passes = individual or Individual(), NormPasses(setup, records, loss_fn)
     if plan.filter is not None and not settings.exact:
-        raise InvalidInput("extra steps need a filter, and a filter needs exact=True: an estimate bounds nothing")
+        raise InvalidInput(
+            "extra steps need a filter, and a filter needs exact accounting: leave exact= out, for an estimate "
+            "bounds nothing"
+        )
     if not plan.full_batch or plan.filter == "rdp":
         return Sampled(settings, passes)
     if not settings.exact:
-        raise InvalidInput("where everyone is in every step the accounting is exact as it is; leave exact=True")
+        raise InvalidInput("where everyone is in every step the accounting is exact as it is; leave exact= out")
     return FullBatch(settings, passes)
 
 

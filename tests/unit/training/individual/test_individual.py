@@ -991,7 +991,7 @@ def test_a_step_is_taken_once() -> None:
 def test_a_journal_is_free_after_a_refusal(tmp_path: Path) -> None:
     plan = planned(extra_steps=2)
     for individual, loss in ((pp.Individual(), None), (pp.Individual(exact=False), LOSS)):
-        with pytest.raises(pp.InvalidInput, match=r"loss_fn=|exact=True"):
+        with pytest.raises(pp.InvalidInput, match=r"loss_fn=|leave exact= out"):
             Loop(plan, data(), individual=individual, loss_fn=loss, journal=tmp_path / "steps")
     Loop(plan, data(), journal=tmp_path / "steps").all().optimizer.close()
 
@@ -1019,8 +1019,8 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], words:
 @pytest.mark.parametrize(
     ("plan", "options", "words"),
     [
-        (planned(extra_steps=2), {"individual": pp.Individual(exact=False)}, "a filter needs exact=True"),
-        (planned(batch_size=40), {"individual": pp.Individual(exact=False)}, "leave exact=True"),
+        (planned(extra_steps=2), {"individual": pp.Individual(exact=False)}, "a filter needs exact accounting"),
+        (planned(batch_size=40), {"individual": pp.Individual(exact=False)}, "leave exact= out"),
         (planned(), {"individual": True}, "individual is True"),
         (planned(extra_steps=2), {"individual": None, "loss_fn": None}, "give loss_fn="),
         (planned(), {"loss_fn": F.cross_entropy}, "one loss for each"),
