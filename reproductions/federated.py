@@ -40,6 +40,7 @@ def outcome(cell: Cell, seed: int, inputs: Inputs, device: torch.device) -> Line
         batch_size=cell.training.batch(federation.records),
         learning_rate=rate,
         clip_norm=cell.training.clip_norm,
+        records_per_client=federation.records / len(federation.silos),
         reference=cell.federation.reference,
         accountant=cell.accountant,
     )
@@ -47,7 +48,8 @@ def outcome(cell: Cell, seed: int, inputs: Inputs, device: torch.device) -> Line
         course = _without_privacy(federation, setting, seed)
         return {"accuracy": course[-1], "course": course}
     used, common = _as_the_method_sees_them(cell.method, granted)
-    terms = federation_run.terms_of(setting, federation, adversary=cell.federation.adversary, epsilon=common)
+    clients, adversary = len(federation.silos), cell.federation.adversary
+    terms = federation_run.terms_of(setting, clients, adversary=adversary, epsilon=common)
     trial = federation_run.run(federation, terms, used, seed=seed)
     everybody, spent = np.concatenate(granted), np.concatenate([row.spent for row in trial.clients])
     values, which, people = np.unique(everybody, return_inverse=True, return_counts=True)

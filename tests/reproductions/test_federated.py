@@ -153,7 +153,7 @@ def test_a_quick_cell_of_the_figure(row: str, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.slow
 def test_the_published_curve_overspends_and_the_certified_table_does_not() -> None:
     federation = silos.federation("adult")
-    terms = federation_run.terms_of(federation_run.SETTINGS["adult"], federation)
+    terms = federation_run.terms_of(federation_run.SETTINGS["adult"], len(federation.silos))
     granted = silos.PREFERENCES["three-levels"](federation.records, np.random.default_rng(0))
     found = compare_rates(terms, granted)
     assert found.overspent_certified == 0

@@ -103,7 +103,7 @@ def _in_one_process(options: argparse.Namespace, setting: Setting, console: Cons
     granted, purses = silos.granted_in(federation, options.preferences, 0), _purses(options)
     with bar(console, "noise and rates", patience=0.0) as report:
         report(0, setting.rounds)
-        terms = federation_run.terms_of(setting, federation, adversary=options.adversary, purses=purses)
+        terms = federation_run.terms_of(setting, len(federation.silos), adversary=options.adversary, purses=purses)
 
         def told(number: int, accuracy: float) -> None:
             report(number, setting.rounds, f"{accuracy:.1f} %")
@@ -116,7 +116,7 @@ def _on_flower(options: argparse.Namespace, setting: Setting, console: Console) 
     from privypurse.federated import engine, federation_run, silos
 
     federation, purses = silos.federation(options.data), _purses(options)
-    terms = federation_run.terms_of(setting, federation, adversary=options.adversary, purses=purses)
+    terms = federation_run.terms_of(setting, len(federation.silos), adversary=options.adversary, purses=purses)
 
     def told(number: int, outcome: Aggregated) -> None:
         console.print(f"round {number} of {terms.rounds}: {len(outcome.used)} answers")

@@ -33,14 +33,17 @@ class Setting:
     batch_size: int
     learning_rate: float
     clip_norm: float
+    records_per_client: float
+    """About how many records a client has: a public guess, never a count. Noise that follows from how many there are
+    would tell it, in terms that everybody may read (rule 6)."""
     reference: float = 1.0
     """The noise is such that a record with this ε would be drawn like everybody in ordinary training."""
     accountant: str = "pld"
 
 
 SETTINGS = {
-    "adult": Setting(15, 20, 1.0, 1e-5, 256, 1.0, 1.0, 0.5),
-    "heart": Setting(15, 10, 1.0, 1e-3, 20, 0.3, 1.0, 0.5),
+    "adult": Setting(15, 20, 1.0, 1e-5, 256, 1.0, 1.0, 8_000, 0.5),
+    "heart": Setting(15, 10, 1.0, 1e-3, 20, 0.3, 1.0, 120, 0.5),
 }
 
 
@@ -87,7 +90,7 @@ class Trial:
 
 def terms_of(
     setting: Setting,
-    federation: Federation,
+    clients: int,
     *,
     adversary: str = "server",
     epsilon: float | None = None,
@@ -95,15 +98,15 @@ def terms_of(
 ) -> Terms:
     """Terms with the noise at which ``epsilon`` (default: the reference) buys the rate of ordinary training.
 
-    With ``purses``, for life: of a purse of that ε, or of the training's public cap if that is less.
+    With ``purses``, for life: of a purse of that ε, or of the training's public cap if that is less. Nobody's records
+    come here, so that nothing in the terms follows from them.
     """
     fixed = asdict(setting)
-    reference = fixed.pop("reference")
-    clients = len(federation.silos)
+    reference, records = fixed.pop("reference"), fixed.pop("records_per_client")
     terms = Terms(**fixed, noise_multiplier=1.0, clients=clients, adversary=adversary)  # its noise is to be solved
     if epsilon is None:
         epsilon = reference if purses is None or purses.at_most is None else min(reference, purses.at_most)
-    rate = min(1.0, setting.batch_size / (federation.records / clients))
+    rate = min(1.0, setting.batch_size / records)
     return terms.with_noise_for(epsilon, rate, for_life=purses is not None)
 
 

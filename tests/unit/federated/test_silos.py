@@ -16,7 +16,7 @@ from privypurse.federated import federation_run, silos
 from privypurse.federated.federation_run import Setting
 from privypurse.federated.silos import Federation, Silo
 
-SETTING = Setting(3, 4, 1.0, 1e-4, 20, 0.5, 1.0, 1.0)
+SETTING = Setting(3, 4, 1.0, 1e-4, 20, 0.5, 1.0, 150, 1.0)
 
 
 def small() -> Federation:
@@ -47,8 +47,8 @@ def test_unknown_names_are_errors(wrong: str) -> None:
 
 
 def test_the_noise_gives_the_reference_the_rate_of_ordinary_training() -> None:
-    terms = federation_run.terms_of(SETTING, small())
-    ordinary = 20 / 150  # the divisor over the mean number of records
+    terms = federation_run.terms_of(SETTING, 2)
+    ordinary = 20 / 150  # the divisor over the records that a client is said to have
     spent = float(terms.certified(np.array([ordinary]))[0])
     assert 0.999 < spent <= 1.0
     less = replace(terms, noise_multiplier=terms.noise_multiplier / 1.01)
@@ -60,7 +60,7 @@ def test_the_noise_gives_the_reference_the_rate_of_ordinary_training() -> None:
 def test_nobody_is_overdrawn(adversary: str) -> None:
     federation = small()
     granted = silos.granted_in(federation, "three-levels", 2)
-    terms = federation_run.terms_of(SETTING, federation, adversary=adversary)
+    terms = federation_run.terms_of(SETTING, 2, adversary=adversary)
     done = federation_run.run(federation, terms, granted, seed=2)
     assert [row.overdrawn for row in done.clients] == [0, 0]
     assert [(row.granted.min(), row.granted.max()) for row in done.clients] == [(0.1, 5.0)] * 2
@@ -73,4 +73,4 @@ def test_nobody_is_overdrawn(adversary: str) -> None:
 
 def test_a_reference_that_no_noise_reaches_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="no noise multiplier"):
-        federation_run.terms_of(replace(SETTING, reference=1e9), small())
+        federation_run.terms_of(replace(SETTING, reference=1e9), 2)
