@@ -7,6 +7,7 @@ import numpy as np
 from privypurse.accounting import PLD, gdp
 from privypurse.arrays import IntArray
 from privypurse.audit.families import Family, scaled_epsilon, scaled_gaussian, scaled_noise
+from privypurse.audit.result import PlanConstants
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
 
@@ -28,6 +29,20 @@ def require_somebody(plan: Plan) -> None:
 def claimed(plan: Plan, level: int) -> tuple[float, float]:
     """The certified ε after all steps, and δ."""
     return float(plan.spent_by_level(plan.all_steps)[level]), float(plan.levels.delta[level])
+
+
+def constants_of(plan: Plan) -> PlanConstants:
+    """By which a report knows the plan again."""
+    return PlanConstants(
+        method=plan.method,
+        noise_multiplier=plan.noise_multiplier,
+        clip_norm=plan.clip_norm,
+        batch_size=plan.batch_size,
+        accountant=plan.accountant,
+        steps=plan.steps,
+        all_steps=plan.all_steps,
+        filter=plan.filter,
+    )
 
 
 def family_of(plan: Plan, level: int, *, events: bool = False) -> Family:

@@ -106,6 +106,24 @@ class _Format(msgspec.Struct, frozen=True):
     format: Literal["privypurse audit 1"]
 
 
+class PlanConstants(_Plain, frozen=True, kw_only=True):
+    """The plan that was attacked, by its public constants: they say whether it is that of a run.
+
+    No digest: that of a plan proves a guess of who is in it (rule 6). Noise that was solved from everybody's budgets
+    is as sensitive here as it is in the plan.
+    """
+
+    method: str
+    noise_multiplier: float
+    clip_norm: float
+    batch_size: int
+    accountant: str
+    steps: int
+    """That everybody takes; with those that may follow under the filter, ``all_steps``."""
+    all_steps: int
+    filter: str | None = None
+
+
 class Cost(_Plain, frozen=True, kw_only=True):
     trainings: int
     seconds: float
@@ -130,6 +148,8 @@ class AuditResult(_Plain, frozen=True, kw_only=True):
     """Plain sentences: what was done, and what it means."""
     faults: tuple[Fault, ...] = ()
     edition: Literal["internal"] | None = None
+    plan: PlanConstants | None = None
+    """None where no one plan was attacked, and in files from before."""
 
     def __post_init__(self) -> None:
         if (self.data == "members") != (self.edition == "internal"):

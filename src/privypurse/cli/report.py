@@ -24,8 +24,9 @@ which anybody chose, and no head count, no duration, no digest. A noise multipli
 budgets is not told either. --edition internal shows everything that the folder holds: what each level was certified,
 what people really spent, who could still contribute. It is sensitive, and written so that only you can read it.
 
---audit takes the folder of an audit. In a public edition it may stand only if it tells of nobody: on made-up records,
-with noise that was fixed beforehand, over all levels that people could choose.
+--audit takes the folder of an audit. One that attacked another plan than the run's is refused. In a public edition it
+may stand only if it tells of nobody: on made-up records, with noise that was fixed beforehand, over all levels that
+people could choose.
 
 --card and --registry write the same public facts for machines: a model card with a section on privacy, and an entry
 of the OpenDP deployments registry. With one of them alone no page is written, unless -o names one.

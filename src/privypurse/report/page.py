@@ -15,6 +15,7 @@ from privypurse.errors import InvalidInput
 from privypurse.report import other_charts, people_charts, promise_charts, sections
 from privypurse.report.charts import TOKENS, Chart
 from privypurse.report.facts import InternalFacts, PublicFacts, internal_facts, public_facts
+from privypurse.report.fitting_audits import require_public, require_same_plan
 from privypurse.report.sections import Section
 from privypurse.runs.folder import RunFolder
 
@@ -30,43 +31,20 @@ def report(run: str | Path | RunFolder, *, edition: str = Edition.PUBLIC, audit:
     """The page of a run's folder.
 
     Guarantee of the public edition: it follows from the run's public files (and a public audit) alone, so it costs
-    nobody more than those did. The internal one is sensitive: it shows whatever the folder holds (rule 6).
+    nobody more than those did. The internal one is sensitive: it shows whatever the folder holds (rule 6). An audit
+    of another plan than the run's is refused in both.
     """
     if edition not in tuple(Edition):
         raise InvalidInput(f"edition is {edition!r}; choose {' or '.join(map(repr, map(str, Edition)))}")
     if edition == Edition.INTERNAL:
         facts = internal_facts(run)
+        if audit is not None:
+            require_same_plan(audit, facts.shown)
         return _page(facts.shown, internal_sections(facts, audit), Edition.INTERNAL)
     shown = public_facts(run)
     if audit is not None:
         require_public(audit, shown)
     return _page(shown, public_sections(shown, audit), Edition.PUBLIC)
-
-
-def require_public(audit: AuditResult, facts: PublicFacts) -> None:
-    """Raise unless an audit tells of nobody.
-
-    On members it does. On made-up records its bounds tell σ, and its groups which levels anybody chose: so σ has to
-    be public, and the groups have to be the levels that people could choose, all of them. That the plan was made of
-    made-up budgets, and not of people who happen to hold every level, is for whoever publishes it to see to.
-    """
-    why = None
-    if audit.data != "made up":
-        why = "it attacked people in training, and what it found is sensitive"
-    elif facts.noise_multiplier is None:
-        why = "its bounds tell the noise, which was solved from everybody's budgets"
-    elif {group.name for group in audit.groups} not in (set(facts.levels), _by_epsilon(facts)):
-        why = (
-            "its groups tell which levels somebody chose; audit a plan of made-up budgets instead, with the same "
-            "noise, steps and clip norm and with all levels that people could choose"
-        )
-    if why is not None:
-        raise InvalidInput(f"this audit cannot stand in a public report: {why}. Leave it out, or choose the internal")
-
-
-def _by_epsilon(facts: PublicFacts) -> set[str]:
-    """The public levels as audits name them."""
-    return {f"ε = {min(epsilon, facts.at_most or epsilon):g}" for epsilon in facts.levels.values()}
 
 
 def public_sections(facts: PublicFacts, audit: AuditResult | None = None) -> list[Section]:

@@ -164,6 +164,7 @@ def correctness(audit: AuditResult | None, charts: tuple[Chart, ...] = ()) -> Se
         "Was it tried?",
         (
             ("Audit", f"{audit.attack}, on {whose}"),
+            ("Plan attacked", NOT_STATED if audit.plan is None else "one with the constants of this run's plan"),
             ("Verdict", "the claim is refuted" if audit.flagged else "nothing was found against the claim"),
             ("Confidence", audit.confidence_in_words),
             ("Cost", cost),

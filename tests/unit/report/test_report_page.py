@@ -7,18 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import privypurse as pp
 from command_line import done
 from components import require
 from page_checks import Page, complaints, contrast
-from privypurse.audit.result import AuditResult, Cost, Group, Roc
+from privypurse.audit.canary_audit import CanaryAudit
+from privypurse.audit.result import AuditResult, Cost, Group, PlanConstants, Roc
+from privypurse.audit.subject import stand_in
 from privypurse.runs.folder import RunFolder
+from run_folders import trained
 
 require("report")
 from privypurse import _pages  # noqa: E402
-from privypurse.report import charts, page, sections  # noqa: E402
+from privypurse.report import charts, fitting_audits, page, sections  # noqa: E402
 from privypurse.report.facts import internal_facts, public_facts  # noqa: E402
 from public_files import made_of  # noqa: E402
 
@@ -26,7 +30,23 @@ HOSTILE = '"><script>alert(1)</script><img src=//example.org/x onerror=y>'
 PRESENCE = "noise_multiplier = 3.0"
 
 
-def audit(names: tuple[str, ...] = ("strict", "medium", "relaxed"), data: str = "made up") -> AuditResult:
+FIXED = PlanConstants(
+    method="sample",
+    noise_multiplier=3.0,
+    clip_norm=1.0,
+    batch_size=10,
+    accountant="rdp",
+    steps=6,
+    all_steps=6,
+)
+"""Of the plan of runs by `PRESENCE`."""
+
+
+def audit(
+    names: tuple[str, ...] = ("strict", "medium", "relaxed"),
+    data: str = "made up",
+    plan: PlanConstants | None = FIXED,
+) -> AuditResult:
     roc = Roc(false_positive_rate=(0.0, 0.1, 1.0), true_positive_rate=(0.0, 0.2, 1.0))
     bounds = {"guesses": 0.3, "f-dp": 0.6, "gaussian scores": 0.9}
     groups = tuple(
@@ -35,7 +55,7 @@ def audit(names: tuple[str, ...] = ("strict", "medium", "relaxed"), data: str = 
     )
     fixed = {"confidence": 0.95, "delta": 1e-5, "verdict_reading": "f-dp", "cost": Cost(trainings=1, seconds=2.0)}
     edition = "internal" if data == "members" else None
-    return AuditResult(attack="canaries", data=data, groups=groups, edition=edition, **fixed)
+    return AuditResult(attack="canaries", data=data, groups=groups, edition=edition, plan=plan, **fixed)
 
 
 def text_of(html: str) -> str:
@@ -48,7 +68,7 @@ def charts_of(html: str) -> list[str]:
 
 @pytest.mark.slow
 def test_both_editions_are_whole_in_themselves(run: Path) -> None:
-    public, internal = page.report(run), page.report(run, edition="internal", audit=audit())
+    public, internal = page.report(run), page.report(run, edition="internal", audit=audit(plan=None))
     for html in (public, internal):
         assert complaints(html, drawing=True) == []
         assert len(html) < 5_000_000
@@ -146,6 +166,58 @@ def test_an_audit_is_public_only_if_it_tells_of_nobody(runs: Callable[..., Path]
         page.report(solved, audit=audit())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [PRESENCE, "", "extra_steps = 4"])
+def test_an_audit_of_the_runs_own_plan_fits_and_no_other(tmp_path: Path, plan: str) -> None:
+    """By what an attack really wrote; each constant that is another one is named."""
+    more = "[individual]\nevery = 2" if "extra" in plan else ""
+    run = trained(tmp_path / "run", plan=plan, more=more)
+    made = pp.Plan.load(run / "plan.json")
+    found = CanaryAudit(stand_in(made, others=40), canaries=50).run()
+    assert "Plan attacked one with the constants" in text_of(page.report(run, edition="internal", audit=found))
+    assert found.plan is not None
+    other = {
+        "method": "uniform",
+        "noise_multiplier": made.noise_multiplier * (1 + 1e-15),
+        "clip_norm": 2.0,
+        "batch_size": 11,
+        "accountant": "pld",
+        "steps": 5,
+        "filter": "gdp",
+    }
+    for name, value in other.items():
+        broken = msgspec.structs.replace(found, plan=msgspec.structs.replace(found.plan, **{name: value}))
+        with pytest.raises(pp.InvalidInput, match=rf"another plan than that of this run: {name} is .* here\."):
+            page.report(run, edition="internal", audit=broken)
+    groups = tuple(msgspec.structs.replace(group, delta=1e-6) for group in found.groups)
+    with pytest.raises(pp.InvalidInput, match="delta is 1e-06 there and 1e-05 here"):
+        page.report(run, edition="internal", audit=msgspec.structs.replace(found, groups=groups))
+
+
+def test_in_public_too_an_audit_of_another_plan_is_refused(
+    runs: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs("all", PRESENCE)
+    less = audit(plan=msgspec.structs.replace(FIXED, noise_multiplier=2.0))
+    with pytest.raises(pp.InvalidInput, match=r"noise_multiplier is 2\.0 there and 3\.0 here"):
+        page.report(run, audit=less)
+    with pytest.raises(pp.InvalidInput, match="does not say which plan it attacked; make it anew"):
+        page.report(run, audit=audit(plan=None))
+    said = text_of(page.report(run, edition="internal", audit=audit(plan=None)))
+    assert "Plan attacked not stated" in said
+    # The twin that compares nothing shows bounds of a plan with less noise as this run's.
+    monkeypatch.setattr(fitting_audits, "_differences", lambda *_: ())
+    assert "bounds" in charts_of(page.report(run, audit=less))
+
+
+def test_an_audit_of_a_plan_says_nothing_of_a_federation_or_a_question(tmp_path: Path) -> None:
+    with pytest.raises(pp.InvalidInput, match="method is 'sample' there and 'federated' here"):
+        page.report(a_federation(tmp_path / "run"), edition="internal", audit=audit())
+    RunFolder.begin(tmp_path / "query", "query").add_json("answer.json", {}, public=True)
+    with pytest.raises(pp.InvalidInput, match="this run trained nothing"):
+        page.report(tmp_path / "query", edition="internal", audit=audit())
+
+
 def test_a_refuted_claim_is_said() -> None:
     bad = audit()
     flagged = AuditResult(
@@ -189,7 +261,7 @@ def test_on_the_command_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFi
     said = done(capsys, f"report {run} -o {out}")
     assert "written to" in said
     assert out.read_text("utf-8") == page.report(run)
-    audit().save(tmp_path / "audit")
+    audit(plan=None).save(tmp_path / "audit")
     said = done(capsys, f"report {run} -o {out} --edition internal --audit {tmp_path / 'audit'}")
     assert "sensitive" in said
     assert os.stat(out).st_mode & 0o077 == 0
