@@ -27,13 +27,19 @@ class Guesses:
     correct: int
 
 
-def guesses_of(scores_in: FloatArray, scores_out: FloatArray) -> Guesses:
+def guesses_at_either_end(canaries: int, share: float) -> int:
+    """How many of so many canaries are said to be in, and how many out."""
+    return max(1, round(share * canaries))
+
+
+def guesses_of(scores_in: FloatArray, scores_out: FloatArray, share: float | None = None) -> Guesses:
     """The highest scores are said to be in, the lowest out. Among equal scores wrong guesses come first.
 
     So ties cannot help, and the number of right guesses is at most what any rule that is blind to the truth finds.
+    ``share`` of them at either end (default: `SHARE`) may follow from their number, and from nothing else.
     """
     canaries = scores_in.size + scores_out.size
-    each = max(1, round(SHARE * canaries))
+    each = guesses_at_either_end(canaries, SHARE if share is None else share)
     scores, is_in = np.concatenate([scores_in, scores_out]), np.repeat([1, 0], [scores_in.size, scores_out.size])
     highest = np.lexsort((is_in, -scores))[:each]
     lowest = np.lexsort((1 - is_in, scores))[:each]

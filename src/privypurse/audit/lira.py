@@ -36,10 +36,14 @@ def scaled_confidence(logits: AnyArray, labels: AnyArray) -> FloatArray:
     return np.asarray(own - special.logsumexp(others, axis=1))
 
 
-def halves(group: AnyArray, models: int, rng: np.random.Generator) -> AnyArray:
-    """Who is in which model, bool[models, records]: two by two they share all records, half of each group."""
+def _require_pairs(models: int) -> None:
     if models < 6 or models % 2:
         raise InvalidInput(f"models is {models}; give an even number of at least 6: two normals are fitted to others")
+
+
+def halves(group: AnyArray, models: int, rng: np.random.Generator) -> AnyArray:
+    """Who is in which model, bool[models, records]: two by two they share all records, half of each group."""
+    _require_pairs(models)
     of = np.asarray(group)
     member = np.zeros((models, of.size), dtype=bool)
     for pair in range(0, models, 2):
@@ -48,6 +52,16 @@ def halves(group: AnyArray, models: int, rng: np.random.Generator) -> AnyArray:
             member[pair, some[: some.size // 2]] = True
         member[pair + 1] = ~member[pair]
     return member
+
+
+def coins(people: int, models: int, rng: np.random.Generator) -> AnyArray:
+    """Who is in which model, bool[models, people]: of each pair in one, by a fair coin for each person and pair.
+
+    Everybody is in half of the models. Unlike those of `halves` the coins are independent, which a bound asks for.
+    """
+    _require_pairs(models)
+    first = rng.random((models // 2, people)) < 0.5
+    return np.stack([first, ~first], axis=1).reshape(models, people)
 
 
 def scores(confidence: AnyArray, member: AnyArray, road: Literal["online", "offline"] = "online") -> FloatArray:
@@ -74,6 +88,17 @@ def scores(confidence: AnyArray, member: AnyArray, road: Literal["online", "offl
     in_mean, in_variance = _without_target(phi, inside)
     found = stats.norm.logpdf(phi, in_mean, np.sqrt(in_variance)) - stats.norm.logpdf(phi, out_mean, out_spread)
     return np.asarray(found)
+
+
+def above_others(phi: FloatArray, shadows: FloatArray, member: AnyArray) -> FloatArray:
+    """The offline score of target models by other models that are their shadow models alone: targets × records.
+
+    log Pr[Z ≤ φ] for the normal of those of ``shadows`` without the record, pair by pair one, as ``member`` says.
+    """
+    without = np.where(member, np.nan, shadows)
+    mean, variance = np.nanmean(without, axis=0), np.nanvar(without, axis=0, ddof=1)
+    spread = np.sqrt(shrunk(np.maximum(variance, _LEAST_SPREAD), len(shadows) // 2 - 1))
+    return np.asarray(stats.norm.logcdf(phi, mean, spread))
 
 
 def _without_target(phi: FloatArray, which: AnyArray) -> tuple[FloatArray, FloatArray]:

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -15,9 +15,10 @@ import numpy as np
 from privypurse._validate import integer, one_of, real
 from privypurse.accounting import Progress
 from privypurse.arrays import AnyArray, FloatArray, IntArray
-from privypurse.audit import lira
+from privypurse.audit import lira, membership_bound
 from privypurse.audit.by_group import GroupScores, by_group, paired_difference
 from privypurse.audit.claims import audited_levels, claimed, constants_of, family_of, require_somebody
+from privypurse.audit.families import Family
 from privypurse.audit.loss_threshold import loss_threshold
 from privypurse.audit.result import AuditResult, Cost, Group, Roc, confidence_of_each, over_groups
 from privypurse.audit.shadow_models import ShadowTraining, loss_of
@@ -28,6 +29,7 @@ from privypurse.plans import Plan
 from privypurse.training.devices import device_of
 
 MODELS = 16
+_LEAST = 40  # people: coins leave a model without any with a probability of 2⁻³⁹ a pair, and it ends with an error
 _TRIAL = 5  # steps by which the time is estimated
 
 
@@ -36,27 +38,34 @@ class _Answers:
     """Who is in which model, and what each says about all records: models × records."""
 
     level_of: AnyArray
+    person: IntArray
+    """Whose record it is: all of a person's are in the same models."""
     member: AnyArray
     phi: FloatArray
 
     def judged(self, levels: IntArray) -> IntArray:
-        """Those of the levels that have two records in and two out in every model."""
+        """Those of the levels of which at least two people are asked about."""
+        found = [level for level in levels.tolist() if np.unique(self.person[self.level_of == level]).size >= 2]
+        if not found:
+            raise InvalidInput("too few people are left in every budget group; use --attack canaries")
+        return np.array(found)
+
+    def with_area(self, levels: IntArray) -> IntArray:
+        """Those that have two records in and two out in every model: others have no AUC."""
         inside = np.stack([self.member[:, self.level_of == level].sum(axis=1).min() for level in levels])
         outside = np.stack([(~self.member[:, self.level_of == level]).sum(axis=1).min() for level in levels])
-        found = levels[(inside >= 2) & (outside >= 2)]
-        if not found.size:
-            raise InvalidInput("too few people are left in every budget group; use --attack canaries")
-        return found
+        return levels[(inside >= 2) & (outside >= 2)]
 
 
 @dataclass(frozen=True, eq=False)
 class MembershipAudit:
-    """``models`` trainings, each on its half of the records, attacked through what they answer.
+    """``models`` trainings two by two, everybody in one of each pair by a coin, attacked through what they answer.
 
-    ``attack`` "lira": each model is the target in turn. "loss": the loss threshold on each. Neither proves a bound; a
-    group is flagged where even the lower end of its AUC's interval is above what the claimed curve allows anybody, at
-    `confidence_of_each`. On members everybody is in half of the models, and pays for each; who could not pay for all
-    of them is in fewer, and nothing is asked about their records.
+    ``attack`` "lira": each model is the target in turn. "loss": the loss threshold on each. AUC and ROC say how well
+    that goes, and decide nothing. The verdict is a bound that holds for any number of records, from targets whose
+    answers no shadow model's fit has seen (`membership_bound`): a group is flagged where it lies above the claim at
+    `confidence_of_each`. On members everybody pays for each model that they are in, half of all; who could not pay
+    for all of them is in fewer, and nothing is asked about their records.
     """
 
     subject: Subject
@@ -65,6 +74,7 @@ class MembershipAudit:
     groups: int = 4
     confidence: float = 0.95
     device: str = "auto"
+    _families: dict[int, Family] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         one_of(self.attack, "attack", ("lira", "loss"))
@@ -77,10 +87,13 @@ class MembershipAudit:
                 "this attack asks a model for the probability of a record's class, and the run predicts something "
                 "else; use --attack canaries or small-runs"
             )
-        if min(np.bincount(self.subject.level_of)[self.levels]) < 4:
+        if self.subject.level_of.size < _LEAST:
             raise InvalidInput(
-                "some budget group has fewer than four made-up records, too few to halve; raise --others"
+                f"there are fewer than {_LEAST} people in all, so that a coin for each could leave a model without "
+                "anybody; use --attack canaries"
             )
+        if min(np.bincount(self.subject.level_of)[self.levels]) < 2:
+            raise InvalidInput("some budget group has fewer than two made-up records; raise --others")
 
     @property
     def levels(self) -> IntArray:
@@ -122,19 +135,8 @@ class MembershipAudit:
         begun = time.perf_counter()
         said = self._trained(progress) if self.subject.members is None else self._trained_on_members(progress)
         levels = said.judged(self.levels)
-        scores = lira.scores(said.phi, said.member, "offline") if self.attack == "lira" else said.phi
-        names = [f"ε = {epsilon:g}" for epsilon in self.subject.plan.levels.epsilon[levels]]
-        numbers = np.full(len(self.subject.plan.levels), -1)
-        numbers[levels] = np.arange(levels.size)
-        stricter = confidence_of_each(self.confidence, levels.size)
-        found, wider = (
-            by_group(scores, said.member, numbers[said.level_of], names, confidence)
-            for confidence in (self.confidence, stricter)
-        )
-        groups = tuple(
-            self._group(int(level), each, wide.interval[0])
-            for level, each, wide in zip(levels, found, wider, strict=True)
-        )
+        areas = self._areas(said, said.with_area(levels))
+        groups = tuple(self._group(level, said, areas.get(level), levels.size) for level in levels.tolist())
         return AuditResult(
             attack=self.attack,
             plan=constants_of(self.subject.plan),
@@ -145,27 +147,40 @@ class MembershipAudit:
             verdict_reading="f-dp",
             groups=groups,
             cost=Cost(trainings=self.models, seconds=round(time.perf_counter() - begun, 3)),
-            words=(*self.subject.words, *self._words(levels, found, groups, said)),
+            words=(*self.subject.words, *self._words(dict(zip(levels.tolist(), groups, strict=True)), areas, said)),
         )
+
+    def _areas(self, said: _Answers, levels: IntArray) -> dict[int, GroupScores]:
+        """AUC and ROC by level, each model the target in turn."""
+        if not levels.size:
+            return {}
+        scores = lira.scores(said.phi, said.member, "offline") if self.attack == "lira" else said.phi
+        numbers = np.full(len(self.subject.plan.levels), -1)
+        numbers[levels] = np.arange(levels.size)
+        found = by_group(scores, said.member, numbers[said.level_of], self._names(levels), self.confidence)
+        return dict(zip(levels.tolist(), found, strict=True))
+
+    def _names(self, levels: IntArray) -> list[str]:
+        return [f"ε = {epsilon:g}" for epsilon in self.subject.plan.levels.epsilon[levels]]
 
     def _trained(self, progress: Progress | None) -> _Answers:
         """On made-up records, which nobody is charged for."""
-        rng = np.random.default_rng()
-        member, phi = lira.halves(self.subject.level_of, self.models, rng), []
+        records = self.subject.level_of.size
+        member, phi = lira.coins(records, self.models, np.random.default_rng()), []
         for done, mark in enumerate(member):
             with _quiet():
                 model = self._training.trained(mark)
             phi.append(self._training.confidence(model))
             if progress:
                 progress(done + 1, self.models)
-        return _Answers(self.subject.level_of, member, np.stack(phi))
+        return _Answers(self.subject.level_of, np.arange(records), member, np.stack(phi))
 
     def _trained_on_members(self, progress: Progress | None) -> _Answers:
         """On the people of the run: what all models cost them is reserved before the first is trained."""
         members = self.subject.members
         assert members is not None
         plan, owner = members.plan, members.owner
-        halves, phi = lira.halves(plan.level_of, self.models, np.random.default_rng()), []
+        halves, phi = lira.coins(plan.people, self.models, np.random.default_rng()), []
         asked = replace(self._training, level_of=plan.level_of[owner], inputs=members.inputs, labels=members.labels)
         in_full = np.ones(plan.people, dtype=bool)
         with ExitStack() as all_of_them:
@@ -181,49 +196,87 @@ class MembershipAudit:
                 if progress:
                     progress(done + 1, self.models)
         kept = in_full[owner] & known(members.labels.numpy())
-        return _Answers(plan.level_of[owner][kept], halves[:, owner][:, kept], np.stack(phi)[:, kept])
+        return _Answers(plan.level_of[owner][kept], owner[kept], halves[:, owner][:, kept], np.stack(phi)[:, kept])
 
-    def _group(self, level: int, found: GroupScores, least: float) -> Group:
+    def _group(self, level: int, said: _Answers, area: GroupScores | None, groups: int) -> Group:
         epsilon, delta = claimed(self.subject.plan, level)
-        allowed = most_area(self.subject.plan, level)
+        scores, member = self._of_targets(said, level)
+        family = self._family(level)
+        stricter = confidence_of_each(self.confidence, groups)
         return Group(
-            name=found.name,
+            name=self._names(np.array([level]))[0],
             claimed_epsilon=epsilon,
             delta=delta,
-            targets=found.areas.size,
-            auc=found.auc,
-            auc_interval=found.interval,
-            roc=Roc(
-                false_positive_rate=tuple(found.false_positive_rate.tolist()),
-                true_positive_rate=tuple(found.true_positive_rate.tolist()),
-            ),
-            flagged=least > allowed,
+            targets=len(scores),
+            bounds={"f-dp": membership_bound.proved(scores, member, family, self.confidence)},
+            auc=None if area is None else area.auc,
+            auc_interval=None if area is None else area.interval,
+            roc=None if area is None else _roc(area),
+            flagged=membership_bound.proved(scores, member, family, stricter) > epsilon,
         )
 
-    def _words(
-        self, levels: IntArray, found: tuple[GroupScores, ...], groups: tuple[Group, ...], said: _Answers
-    ) -> Iterator[str]:
+    def _family(self, level: int) -> Family:
+        if level not in self._families:
+            self._families[level] = family_of(self.subject.plan, level)
+        return self._families[level]
+
+    def _of_targets(self, said: _Answers, level: int) -> tuple[FloatArray, AnyArray]:
+        """Of each target and person of the level the score, and whether they were in."""
+        scores, member = membership_bound.target_scores(said.phi, said.member, self.attack)
+        some = said.level_of == level
+        person = said.person[some]
+        inside = membership_bound.of_people(member[:, some].astype(np.float64), person) > 0.5
+        return membership_bound.of_people(scores[:, some], person), inside
+
+    def _words(self, groups: dict[int, Group], areas: dict[int, GroupScores], said: _Answers) -> Iterator[str]:
         yield (
             "This attacker sees what a model answers and nothing else. At ε ≤ 8 an AUC near 0.5 is usual for "
-            "everybody, and it proves no bound. The attacks canaries and small-runs look at the steps."
+            "everybody, and next to nothing is proved. The attacks canaries and small-runs look at the steps."
         )
-        rng = np.random.default_rng()
-        for level, each, group in zip(levels.tolist(), found, groups, strict=True):
-            most = most_area(self.subject.plan, level)
-            verdict = "FLAGGED: more than anybody may" if group.flagged else f"the claim allows up to {most:.3f}"
-            low, high = each.interval
-            yield f"{each.name}: AUC {each.auc:.3f}, between {low:.3f} and {high:.3f}; {verdict}."
-            if self.attack == "loss":
-                some = said.level_of == level
-                rates = [
-                    loss_threshold(loss_of(row[mark & some]), loss_of(row[~mark & some]), rng).success
-                    for row, mark in zip(said.phi, said.member, strict=True)
-                ]
-                yield f"{each.name}: the best threshold is right on {np.mean(rates):.1%} of records, a coin on 50 %."
-        yield from over_groups(self.confidence, len(groups), "interval")
-        if len(found) > 1:
-            difference, p_value = paired_difference(found[0], found[-1])
-            yield f"{found[-1].name} less {found[0].name}: AUC {difference:+.3f}, p = {p_value:.2g} over targets."
+        for level, group in groups.items():
+            yield from self._words_of(level, group, areas.get(level), said, len(groups))
+        yield from over_groups(self.confidence, len(groups))
+        if len(areas) > 1:
+            first, *_, last = areas.values()
+            difference, p_value = paired_difference(first, last)
+            yield f"{last.name} less {first.name}: AUC {difference:+.3f}, p = {p_value:.2g} over targets."
+
+    def _words_of(
+        self, level: int, group: Group, area: GroupScores | None, said: _Answers, groups: int
+    ) -> Iterator[str]:
+        """What is said of one group."""
+        proves = f"it proves ε ≥ {group.bounds['f-dp']:.3g}, where at most {group.claimed_epsilon:.3g} is claimed"
+        coins, stricter = self._of_targets(said, level)[0].size, confidence_of_each(self.confidence, groups)
+        if group.flagged:
+            yield f"{group.name}: FLAGGED. By models that were no shadow models {proves}."
+        elif membership_bound.can_refute(coins, self._family(level), stricter):
+            yield f"{group.name}: cleared. By models that were no shadow models {proves}; nothing contradicts that."
+        else:
+            yield (
+                f"{group.name}: cleared, which says nothing: with so few records and models a claim of "
+                f"{group.claimed_epsilon:.3g} could not be refuted even if every guess were right."
+            )
+        if area is None:
+            yield f"{group.name}: too few records for an AUC."
+            return
+        low, high = area.interval
+        most = most_area(self.subject.plan, level)
+        yield (
+            f"{group.name}: AUC {area.auc:.3f}, between {low:.3f} and {high:.3f} over targets; the claim allows "
+            f"nobody more than {most:.3f} in the long run."
+        )
+        if self.attack == "loss":
+            rng, some = np.random.default_rng(), said.level_of == level
+            rates = [
+                loss_threshold(loss_of(row[mark & some]), loss_of(row[~mark & some]), rng).success
+                for row, mark in zip(said.phi, said.member, strict=True)
+            ]
+            yield f"{group.name}: the best threshold is right on {np.mean(rates):.1%} of records, a coin on 50 %."
+
+
+def _roc(area: GroupScores) -> Roc:
+    false, true = area.false_positive_rate.tolist(), area.true_positive_rate.tolist()
+    return Roc(false_positive_rate=tuple(false), true_positive_rate=tuple(true))
 
 
 def most_area(plan: Plan, level: int) -> float:

@@ -46,12 +46,19 @@ def chance(made: Guesses, epsilon: float, delta: float) -> float:
     return min(1.0, float(at_least + 2 * made.canaries * delta * np.max(more / less, initial=0.0)))
 
 
-def f_dp(scores_in: FloatArray, scores_out: FloatArray, family: Family, confidence: float = 0.95) -> float:
+def f_dp(
+    scores_in: FloatArray,
+    scores_out: FloatArray,
+    family: Family,
+    confidence: float = 0.95,
+    share: float | None = None,
+) -> float:
     """The ε of the least private curve of the family that is refuted by how many guesses are right; 0 for none.
 
-    A bound for runs whose curve is of the family. Mahloujifar, Melis & Chaudhuri 2025 (arXiv 2410.22235).
+    A bound for runs whose curve is of the family. Mahloujifar, Melis & Chaudhuri 2025 (arXiv 2410.22235). ``share``
+    of the canaries is guessed at either end; it has to be fixed before scores are seen.
     """
-    made = guesses_of(*checked(scores_in, scores_out, confidence))
+    made = guesses_of(*checked(scores_in, scores_out, confidence), share)
 
     def stands(place: int) -> bool:
         found = family.at(place)

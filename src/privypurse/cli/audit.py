@@ -39,9 +39,10 @@ The reading that decides is named beforehand: --verdict.
 --attack small-runs: a tiny model is trained thousands of times by the plan, with one person of each group and
 without; half of the runs choose a test, the other half is counted. It proves more than canaries where steps are few.
 
---attack lira, --attack loss: some models are trained on halves of the made-up records, and an attacker who sees only
-what they answer says who was in (Carlini et al. 2022; Yu et al. 2023). No bound: a small ε leaves them guessing, and
-an AUC near 0.5 is what to expect. Flagged is an AUC that the claim allows nobody.
+--attack lira, --attack loss: some models are trained two by two, each made-up record in one of a pair by a coin, and
+an attacker who sees only what they answer says who was in (Carlini et al. 2022; Yu et al. 2023). A small ε leaves
+them guessing: expect an AUC near 0.5, and that next to nothing is proved. What flags is a bound by f-dp from models
+that were no shadow models; it holds for groups of a few records too.
 
 --real trains on the people of a run in place of made-up records. It is a use like any other: with a ledger all steps
 are reserved before the first, for the plan's full cost, and whoever cannot pay takes no part; without one nobody adds

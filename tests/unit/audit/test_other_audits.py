@@ -63,27 +63,46 @@ def test_membership_attacks_find_little_and_say_so(tmp_path, capsys, attack: str
     budgets = pp.Budgets([1.0] * 120 + [2.0] * 120, delta=1e-5)
     pp.plan(budgets, steps=5, batch_size=20, accountant="rdp").save(tmp_path / "plan.json")
     said = command_line.done(
-        capsys, f"audit {tmp_path / 'plan.json'} --attack {attack} --models 6 -o {tmp_path / 'audit'}"
+        capsys,
+        f"audit {tmp_path / 'plan.json'} --attack {attack} --models 6 --confidence 0.9999999 -o {tmp_path / 'audit'}",
     )
     assert f"{attack}: 6 trainings of 5 steps" in said.splitlines()[0]
-    assert "proves no bound" in said.replace("\n", " ")
+    assert "next to nothing is proved" in said.replace("\n", " ")
     found = AuditResult.load(tmp_path / "audit")
     assert found.attack == attack
     assert [group.name for group in found.groups] == ["ε = 1", "ε = 2"]
-    assert all(group.targets == 6 and not group.bounds and not group.flagged for group in found.groups)
+    targets = {"lira": 1, "loss": 3}[attack]  # of three pairs two are LiRA's shadow models alone
+    assert all(group.targets == targets and not group.flagged for group in found.groups)
+    assert all(group.bounds["f-dp"] <= group.claimed_epsilon for group in found.groups)
     assert all(group.roc is not None for group in found.groups)
 
 
 @pytest.mark.slow
-def test_an_area_above_what_the_claim_allows_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if training were without privacy: labels are coins, and the models know some of them by heart."""
+def test_models_that_know_records_by_heart_are_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if training were without privacy: labels are coins, and the models know some of them by heart.
+
+    Of 48 guesses 45 to 47 were right in twelve trials; 32 refute the claim.
+    """
     plan = pp.plan(pp.Budgets([0.2] * 40, delta=1e-5), "uniform", steps=80, batch_size=20, accountant="rdp")
     subject = stand_in(plan)
     subject.labels.random_(0, 2)
-    audit = MembershipAudit(subject, "lira", models=8)
+    audit = MembershipAudit(subject, "lira", models=16)
     right = ShadowTraining.trained
     monkeypatch.setattr(ShadowTraining, "trained", lambda self, member: right(self, member, private=False))
     assert audit.run().flagged
+
+
+@pytest.mark.slow
+def test_a_tiny_group_is_judged_by_its_bound_alone(plan: pp.Plan) -> None:
+    mixed = pp.plan(pp.Budgets([1.0] * 3 + [2.0] * 60, delta=1e-5), steps=3, batch_size=20, accountant="rdp")
+    found = MembershipAudit(stand_in(mixed), models=8).run()
+    tiny, many = found.groups
+    assert (tiny.auc, tiny.roc, tiny.flagged) == (None, None, False)
+    assert many.auc is not None
+    assert any("ε = 1: cleared, which says nothing: with so few records" in words for words in found.words)
+    assert "ε = 1: too few records for an AUC." in found.words
+    with pytest.raises(InvalidInput, match="fewer than 40 people in all"):
+        MembershipAudit(stand_in(plan))
 
 
 def test_what_an_attack_cannot_do_is_refused(plan: pp.Plan) -> None:
@@ -94,7 +113,7 @@ def test_what_an_attack_cannot_do_is_refused(plan: pp.Plan) -> None:
     with pytest.raises(InvalidInput, match="there is room for 125"):
         SmallRunsAudit(replace(plan, shape=replace(plan.shape, steps=100_000)), runs=200)
     assert SmallRunsAudit(replace(plan, shape=replace(plan.shape, steps=20_000)))._runs == 625
-    subject = stand_in(plan)
+    subject = stand_in(plan)  # of 30 people, which is said last
     with pytest.raises(InvalidInput, match="attack is 'guess'"):
         MembershipAudit(subject, "guess")  # type: ignore[arg-type]
     object.__setattr__(subject, "target", Number("age", range=None))  # type: ignore[arg-type]
