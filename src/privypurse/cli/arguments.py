@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LEDGER_VARIABLE = "PRIVYPURSE_LEDGER"
 ANCHOR_VARIABLE = "PRIVYPURSE_LEDGER_ANCHOR"
 _BY_PLACE = {"run", "table", "tables", "config", "column", "data", "file", "folder", "holding", "question", "subject"}
-"""What a command line has no flag for."""
+"""What a command line has no flag for, unless its `by_flag` names it."""
 _ARGUMENT = re.compile(
     r"(?<![\w'\"`./:-])(?P<name>[a-z]+(?:_[a-z]+)*)(?P<sign>=(?=[\s,.;:)]|$))?(?![\w'\"`/=-]|\.\w)"
 )
@@ -85,7 +85,7 @@ def in_flags(words: str, options: argparse.Namespace) -> str:
     A word that means other things too is taken for an argument only with the sign, or where a message begins with it.
     What stands in quotes or in a path is somebody's own name, and stays.
     """
-    flags = vars(options).keys() - _BY_PLACE
+    flags = vars(options).keys() - (_BY_PLACE - getattr(options, "by_flag", set()))
 
     def said(found: re.Match[str]) -> str:
         name, sign = found["name"], found["sign"]

@@ -14,6 +14,7 @@ from privypurse.cli.arguments import LEDGER_VARIABLE, ledger_if_named
 from privypurse.cli.showing import as_it_is, bar, say
 from privypurse.errors import PromiseBroken
 from privypurse.runs.verification.findings import BEYOND, Verdict, Verified
+from privypurse.runs.verification.people import ALLOWED, GRANTS
 
 SHORT = "recompute what a run certified, and check every file of its folder"
 LONG = """\
@@ -30,7 +31,8 @@ them. Keep the digest of run.json in another place (sha256sum run.json). Nobody 
 that were raised, or a claim that was lowered, do not fit whatever the digests say. And no file proves that a model
 was trained as its plan says.
 
-Exit code: 0 nothing that was checked is wrong, 1 something does not fit, 2 wrong input (this is no run's folder).
+Exit code: 0 nothing that was checked is wrong, 1 something does not fit, 2 wrong input (no run's folder, no such
+table, a checkpoint without a journal).
 What was not checked changes no exit code: the last line says what it was.
 
 examples:
@@ -46,6 +48,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="RUN", type=Path, help="the folder of a run, or the public files of one")
     said = "the .csv or .parquet file of the people that it was trained on"
     command.add_argument("--table", metavar="FILE", type=Path, help=said)
+    command.set_defaults(by_flag={"table"})
     said = "where the run was saved while it trained, with its journal of steps"
     command.add_argument("--checkpoint", metavar="FOLDER", type=Path, help=said)
     said = f"the ledger that was charged (default: ${LEDGER_VARIABLE}, for a run that names one)"
@@ -66,8 +69,18 @@ def run(options: argparse.Namespace, console: Console) -> None:
     else:
         _show(found, console)
     if not found.sound:
-        wrong = ", ".join(each.what for each in found.of(Verdict.WRONG))
-        raise PromiseBroken(f"{options.folder} is not what it should be: {wrong}")
+        raise PromiseBroken(_accused(found, options, by_table={ALLOWED} if ledger is not None else {GRANTS}))
+
+
+def _accused(found: Verified, options: argparse.Namespace, by_table: set[str]) -> str:
+    """What is wrong, and whether it may be the table that was named rather than the run."""
+    wrong = [each.what for each in found.of(Verdict.WRONG)]
+    if "table" in wrong and set(wrong) <= {"table", *by_table}:
+        return (
+            f"{options.folder} and --table {options.table} do not fit each other: {', '.join(wrong)}. It is not the "
+            "file that the run was trained on; name that one. Nothing else that was checked is wrong"
+        )
+    return f"{options.folder} is not what it should be: {', '.join(wrong)}"
 
 
 def _show(found: Verified, console: Console) -> None:
@@ -79,5 +92,9 @@ def _show(found: Verified, console: Console) -> None:
     say(console, f"What no folder can prove: {'; '.join(BEYOND)}.")
     if found.edition == "internal":
         console.print("This follows from internal files: keep it as safe as the data.", style="dim")
+    if found.sound:
+        say(
+            console, f"Nothing that was checked is wrong: {len(found.of(Verdict.FITS))} of {len(found.findings)} fit."
+        )
     if left := found.of(Verdict.OPEN):
         say(console, f"{len(left)} of {len(found.findings)} not checked: {', '.join(each.what for each in left)}.")

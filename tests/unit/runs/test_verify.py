@@ -406,10 +406,45 @@ def test_the_command_says_it_and_its_exit_code_too(home, capsys):
 
 def test_what_was_not_checked_is_the_last_line(home, capsys):
     assert cli.main(["verify", str(RUN)]) == 0
-    last = capsys.readouterr().out.strip().splitlines()[-1]
-    left = [each.what for each in pp.verify(RUN).of("not checked")]
+    *_, closing, last = capsys.readouterr().out.strip().splitlines()
+    found = pp.verify(RUN)
+    left = [each.what for each in found.of("not checked")]
     assert "grants" in left
-    assert last == f"{len(left)} of {len(pp.verify(RUN).findings)} not checked: {', '.join(left)}."
+    assert last == f"{len(left)} of {len(found.findings)} not checked: {', '.join(left)}."
+    assert closing == f"Nothing that was checked is wrong: {len(found.of('fits'))} of {len(found.findings)} fit."
+    said = {each.what: each.said for each in found.findings}
+    assert "--table" in said["grants"]
+    assert "--checkpoint" in said["journal"]
+    assert "no test.json" in said["test"]  # which this run did not write
+
+
+@pytest.mark.parametrize(("flag", "path"), [("table", "nosuch.csv"), ("table", "kept"), ("checkpoint", "nosuch")])
+def test_a_path_that_leads_nowhere_is_no_fault_of_the_run(home, capsys, flag, path):
+    assert cli.main(["verify", str(RUN), f"--{flag}", path]) == 2
+    said = capsys.readouterr()
+    assert f"--{flag} is '{path}'" in said.err
+    assert said.out == ""
+    with pytest.raises(pp.InvalidInput, match=f"{flag}= is '{path}'"):
+        pp.verify(RUN, **{flag: path})
+
+
+@pytest.mark.parametrize("cells", ["name,town\nAda,Oslo\n", "id,epsilon\nada,1\n"])
+def test_another_table_is_told_apart_from_a_run_that_is_wrong(home, capsys, cells):
+    Path("other.csv").write_text(cells, encoding="utf-8")
+    assert wrong(table="other.csv") == {"grants", "table"}
+    assert cli.main(["verify", str(RUN), "--table", "other.csv"]) == 1
+    said = capsys.readouterr().err
+    assert "--table other.csv do not fit each other: grants, table" in said
+    assert "Ada" not in said
+    (RUN / "model.pt").write_bytes(b"others")
+    assert cli.main(["verify", str(RUN), "--table", "other.csv"]) == 1
+    assert "is not what it should be: files, grants, table" in capsys.readouterr().err
+
+
+def test_a_ledger_that_the_run_does_not_name_is_not_passed_over(home, tmp_path):
+    ledger = pp.Ledger.create(f"sqlite:///{tmp_path}/purses.db", epsilons=[1], key=f"{tmp_path}/key")
+    assert "ledger" not in verdicts()
+    assert verdicts(ledger=ledger)["ledger"] == "not checked"
 
 
 @pytest.mark.parametrize("consents", ["consents.csv", "people.csv"])

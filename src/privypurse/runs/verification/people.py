@@ -21,6 +21,8 @@ from privypurse.runs.verification.findings import Finding, compared, fits, left_
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
 
+GRANTS, ALLOWED = "grants", "allowed for this run"
+"""What people granted, by the ledger or else by the table; under a ledger, what they allow in the table."""
 _SIX_DIGITS = 1e-5
 """spending.csv has six digits of what is promised."""
 
@@ -66,18 +68,18 @@ def of_grants(
 ) -> Iterator[Finding]:
     """Whether the plan keeps what people granted: in the ledger it was made with, in the table, or simulated."""
     if plan.ledger is None:
-        yield _in_table("grants", plan, config, table)
+        yield _in_table(GRANTS, plan, config, table)
         return
     if ledger is None or ledger.id != plan.ledger.id:
         said = (
             f"they are in the ledger {plan.ledger.id}; name it to have them recomputed (--ledger URL of the command)"
         )
-        yield left_open("grants", said)
+        yield left_open(GRANTS, said)
         return
     said = "every entry of the ledger was recomputed: nobody was charged beyond what they granted there"
-    yield compared("grants", ledger.verify().problems, said)
+    yield compared(GRANTS, ledger.verify().problems, said)
     if table is not None:
-        yield _in_table("allowed for this run", plan, config, table, ledger)
+        yield _in_table(ALLOWED, plan, config, table, ledger)
 
 
 def _in_table(
@@ -90,11 +92,15 @@ def _in_table(
     if asked.table is not None and isinstance(config.data, Table) and Path(asked.table) == config.data.table:
         asked = replace(asked, table=None)  # by whatever path it is named now
     if table is None and not simulated:
-        return left_open(what, "that each promise is what its person granted; name the table of people to compare")
+        said = "that each promise is what its person granted; name the table to compare (--table of the command)"
+        return left_open(what, said)
     if asked.table is not None and not Path(asked.table).exists():
         return left_open(what, f"they are in {asked.table}, which is not here; call it where the run was called")
     held_out = config.data.held_out if isinstance(config.data, Table) else None
-    budgets, _ = granted(asked, table, plan.records, ledger, held_out=held_out)
+    try:
+        budgets, _ = granted(asked, table, plan.records, ledger, held_out=held_out)
+    except InvalidInput as error:
+        return wrong(what, f"they cannot be read from {asked.table or table}: {error}")
     if config.private_ranges is not None and isinstance(config.plan, NewPlan):
         budgets, _ = left_for_training(config.private_ranges.share, budgets, config.plan, ledger)
     if plan.keyed_ids is not None:  # whatever the order of rows, and however many somebody has now

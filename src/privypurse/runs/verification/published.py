@@ -17,6 +17,7 @@ from privypurse.runs.measures import SHOWN
 from privypurse.runs.predictor import ENCODER, NETWORK, PARAMETERS
 from privypurse.runs.private_ranges import NAME as RANGES
 from privypurse.runs.private_ranges import Released, settled
+from privypurse.runs.verification.findings import Finding, compared, fits, left_open
 
 _OF_TEST = ("test.json", "curves.svg")
 PUBLISHED = (PARAMETERS, NETWORK, ENCODER, RANGES, ONNX, PT2, "facts.json", *_OF_TEST, "terms.json", "answer.json")
@@ -55,7 +56,18 @@ def other_network(folder: RunFolder, config: RunConfig) -> Iterator[str]:
             yield f"{NETWORK} says {name} = {found.get(name)}, the configuration {value}"
 
 
-def other_figures(folder: RunFolder, config: RunConfig | None, metrics: Mapping[str, Any]) -> Iterator[str]:
+def of_test(folder: RunFolder, config: RunConfig | None, metrics: Mapping[str, Any]) -> Finding:
+    """Whether both files tell the same; it is said where neither tells anything, or there is nothing to compare."""
+    if differences := list(_other_figures(folder, config, metrics)):
+        return compared("test", differences, "")
+    if "test.json" in folder.files:
+        return fits("test", "test.json says what metrics.json says")
+    if metrics.get("test") is None:
+        return fits("test", "no file tells of any: there is no test.json, and nothing in metrics.json")
+    return left_open("test", "metrics.json tells of one, and such a run writes no test.json to compare it with")
+
+
+def _other_figures(folder: RunFolder, config: RunConfig | None, metrics: Mapping[str, Any]) -> Iterator[str]:
     """test.json, which may be shown, says what metrics.json says, and of whose records."""
     test, told = _content(folder, "test.json"), metrics.get("test")
     if (test is None) != (told is None):

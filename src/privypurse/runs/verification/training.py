@@ -18,7 +18,7 @@ from privypurse.runs.plan_facts import SEEDED, facts_of_choices, facts_of_plan, 
 from privypurse.runs.public_choices import PublicChoices
 from privypurse.runs.verification.findings import Finding, compared, fits, left_open, wrong
 from privypurse.runs.verification.people import of_grants, of_spending
-from privypurse.runs.verification.published import other_figures, other_network, shown_wrongly
+from privypurse.runs.verification.published import of_test, other_network, shown_wrongly
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -66,7 +66,7 @@ def of_training(folder: RunFolder, beside: Beside) -> Iterator[Finding]:
     if metrics is None:
         yield left_open("metrics", "metrics.json is not listed: the run was broken off, or is still under way")
     else:
-        yield compared("test", list(other_figures(folder, config, metrics)), "test.json says what metrics.json says")
+        yield of_test(folder, config, metrics)
         yield compared("levels", list(_from_levels(plan, metrics, seeded)), "metrics.json says what is found anew")
         yield _steps(plan, metrics)
     yield compared(
@@ -113,7 +113,8 @@ def _certified(plan: Plan, progress: Progress | None) -> Finding:
     except InvalidInput as error:
         return wrong("certified ε", str(error))
     beyond = "" if plan.filter is None else f"; beyond {plan.steps:,} steps a filter ({plan.filter}) had to keep it"
-    said = f"computed anew by {plan.accountant} for each of {len(plan.levels):,} levels, none is above its promise"
+    which = "the one level" if len(plan.levels) == 1 else f"each of {len(plan.levels):,} levels"
+    said = f"computed anew by {plan.accountant} for {which}, none is above its promise"
     return fits("certified ε", said + beyond)
 
 
@@ -208,7 +209,9 @@ def _journal(
     if checkpoint is None:
         kept = None if config is None else config.training.checkpoint
         said = (
-            "the run kept none" if kept is None else f"it is in the checkpoint folder, {kept}; name it by checkpoint"
+            "the run kept none"
+            if kept is None
+            else f"it is in the checkpoint folder, {kept}; name it to compare (--checkpoint of the command)"
         )
         return left_open("journal", f"{said}. The steps are as the run says")
     whose, counted = counted_in(checkpoint)
@@ -232,7 +235,10 @@ def _table(folder: RunFolder, table: Path) -> Finding:
 def _ledger(folder: RunFolder, plan: Plan, ledger: Ledger | None) -> Finding:
     about = _content(folder, "ledger.json")
     if ledger is None:
-        return left_open("ledger", f"charges are in the ledger {about.get('ledger')}; name it to compare them")
+        return left_open(
+            "ledger",
+            f"charges are in the ledger {about.get('ledger')}; name it to compare them (--ledger URL of the command)",
+        )
     if ledger.id != about.get("ledger") or plan.ledger is None or plan.ledger.id != ledger.id:
         return wrong("ledger", f"{ledger.id} is not the one that the run and its plan name ({about.get('ledger')})")
     run = ledger.run(str(about.get("run")))

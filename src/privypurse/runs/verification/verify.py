@@ -37,6 +37,7 @@ def verify(
     was charged. What cannot be checked, for want of a file or in principle, is told apart from what fits.
     """
     folder = RunFolder.listed(run)
+    _require_given(table, checkpoint)
     beside = Beside(
         table=None if table is None else Path(table),
         checkpoint=None if checkpoint is None else Path(checkpoint),
@@ -44,7 +45,30 @@ def verify(
         progress=progress,
     )
     edition = "internal" if (folder.path / INTERNAL_LIST).exists() else "public"
-    return Verified(folder.path, folder.command, edition, (*_files(folder), *_claims(folder, beside)))
+    claims = tuple(_claims(folder, beside))
+    found = (*_files(folder), *claims, *_unused({each.what for each in claims}, beside))
+    return Verified(folder.path, folder.command, edition, found)
+
+
+def _require_given(table: str | Path | None, checkpoint: str | Path | None) -> None:
+    """Raise for a path that leads nowhere: that is no fault of the run."""
+    from privypurse.training.journal import counted_in  # here: its room is training's
+
+    if table is not None and not Path(table).is_file():
+        raise InvalidInput(f"table= is {str(table)!r}, and there is no such file; name the table that was trained on")
+    if checkpoint is not None:
+        try:
+            counted_in(Path(checkpoint))
+        except (InvalidInput, ValueError) as error:
+            raise InvalidInput(f"checkpoint= is {str(checkpoint)!r}: {error}") from None
+
+
+def _unused(claims: set[str], beside: Beside) -> Iterator[Finding]:
+    """What was given, and nothing compared with it: that is said."""
+    given = {"table": beside.table, "journal": beside.checkpoint, "ledger": beside.ledger}
+    for what, each in given.items():
+        if each is not None and not claims & {what, "claims"}:
+            yield left_open(what, "one was given, and no file of this run names one, so nothing was compared with it")
 
 
 def _files(folder: RunFolder) -> Iterator[Finding]:
