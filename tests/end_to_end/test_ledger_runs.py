@@ -76,6 +76,7 @@ def test_a_second_training_takes_what_the_first_one_left(monkeypatch):
     ledger.withdraw(IDS[7:8])
     order = np.random.default_rng(2).permutation(N)
     config = CONFIG.format(table=table("two.csv", order), out="second", at_most=2.0)
+    config = config.replace('purpose = "second"', '[about]\npurpose = "second"')  # which receipts say too
     second = train_by(parse_config(config))
     by_id = dict(zip(IDS[order], second.plan.rates, strict=True))
     assert by_id[IDS[7]] == 0

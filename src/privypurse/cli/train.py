@@ -38,7 +38,8 @@ test.json and curves.svg (AUC, confusions, calibration, errors by group) are int
 [data] says that the test's records are public or were released before. privypurse verify looks at it all again.
 
 [about] says who answers for the run: controller, contact, purpose, legal_basis and the like. It goes into facts.json
-as it stands, and from there into every report; what is left out is "not stated".
+as it stands, and from there into every report; what is left out is "not stated". Its purpose stands in the ledger
+and on people's receipts too; [training] purpose says it there in other words.
 
 Ctrl-C ends a run between two steps. With [training] checkpoint, the folder that a run is kept in, the same command
 goes on from there, and every step that was taken stays counted. Without it nothing is kept.

@@ -242,7 +242,7 @@ class Training:
     device: str = "auto"
     seed: Seed | None = None
     purpose: str = ""
-    """What it is for, as the ledger and people's receipts say it."""
+    """What it is for, as the ledger and people's receipts say it. If it is left out, that of [about]."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None and self.checkpoint is None:
@@ -269,6 +269,11 @@ class RunConfig:
     about: About = field(default_factory=About)
     text: str = field(default="", repr=False, compare=False)
     """The file that it was read from, to be kept with the run."""
+
+    @property
+    def purpose(self) -> str:
+        """What it is for, as the ledger and people's receipts say it; "" where nobody says."""
+        return self.training.purpose or self.about.purpose or ""
 
 
 def read_config(path: str | Path) -> RunConfig:

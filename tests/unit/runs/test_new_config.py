@@ -99,11 +99,14 @@ def test_what_it_offers_in_comments_is_taken_too(capsys):
         more = "held_out = { share = 0.2 }\n" if line.startswith("plots") else ""
         needs = '\ntest = "others.csv"' if line.startswith("measured") else ""
         if line.startswith(
-            ("region", "range", "level", "share")
+            ("region", "range", "level", "share", "controller")
         ):  # of a section that is commented out too, or instead of another
             continue
         parse_config(text.replace(f"# {line}", f"{line}{needs}").replace("[data]\n", f"[data]\n{more}"))
     parse_config(text.replace("# [data.groups]", "[data.groups]").replace("# region", "region"))
+    about = text.replace("# [about]", "[about]").replace("# purpose", "purpose").replace("# controller", "controller")
+    assert parse_config(about).purpose == "to keep customers"
+    assert parse_config(about).about.controller == "Bank of Oslo"
     shared = text.replace("# [private_ranges]", "[private_ranges]").replace("# share", "share")
     for asked in re.findall(r"(?m)^#   (?:ends|categories) +(\{.*?\})", text):
         found = parse_config(re.sub(r"(?m)^(\[data.features\]\n\w+ = ).*", rf"\1{asked}", shared))
