@@ -19,7 +19,7 @@ def notes_on(ledger: Ledger, members: Members, budgets: Budgets, at_most: float 
     """Of the ladder, the cap, grants and declared ε; ``members`` are the people of the budgets, in their order."""
     ladder = np.array([rung.epsilon for rung in ledger.rungs])
     if at_most is not None:
-        yield _share_of_cap(ledger, at_most)
+        yield share_of_cap(ledger, at_most)
     if (budgets.epsilon[budgets.first_record] > ladder[members.rung.astype(np.int64)]).any():
         yield (
             "somebody's ε here is above what they granted in the ledger: this training takes no more than the grant "
@@ -27,20 +27,21 @@ def notes_on(ledger: Ledger, members: Members, budgets: Budgets, at_most: float 
         )
 
 
-def _share_of_cap(ledger: Ledger, at_most: float) -> str:
-    """How much of a purse the cap is: at the order of its rung, over what the rung holds there."""
+def share_of_cap(ledger: Ledger, at_most: float, uses: int = 1) -> str:
+    """How much of a purse the cap of so many uses is: at the order of its rung, over what the rung holds there."""
     rungs = ledger.rungs
     if at_most >= rungs[-1].epsilon:
         return (
             f"at_most is {at_most:g}, no less than the highest rung (ε = {rungs[-1].epsilon:g}): it caps nothing, "
             "and by public account nothing is left for later uses"
         )
-    own = _own_caps(ledger, at_most)
+    own = uses * _own_caps(ledger, at_most)
     shares = [
-        f"{cap / rung.limit:.0%} of the {name} rung (ε = {rung.epsilon:g})".replace("%", " %")
+        f"{min(1.0, cap / rung.limit):.0%} of the {name} rung (ε = {rung.epsilon:g})".replace("%", " %")
         for name, rung, cap in (("lowest", rungs[0], own[0]), ("highest", rungs[-1], own[len(rungs) - 1]))
     ]
-    said = f"the cap, ε = {at_most:g}, is " + " and ".join(shares[: min(len(rungs), 2)]) + ", for life"
+    times = "" if uses == 1 else f" {uses} times"
+    said = f"the cap, ε = {at_most:g},{times} is " + " and ".join(shares[: min(len(rungs), 2)]) + ", for life"
     if gone := _used_up(ledger, own):  # by this cap alone
         said += f". After this run no noise can be solved for {gone}: give later runs noise_multiplier="
     return said

@@ -6,6 +6,7 @@ measured pays (rule 16), for a whole run by the audited plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,11 +19,14 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from privypurse.arrays import AnyArray
+from privypurse.assignment.ledger_notes import share_of_cap
 from privypurse.audit.canaries import Loss
 from privypurse.budgets.tables import unchanged
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
+from privypurse.runs import fingerprint
 from privypurse.runs.config import RunConfig, Table
+from privypurse.runs.folder import RunFolder
 from privypurse.runs.planning import plan_of
 from privypurse.runs.predictor import Predictor
 from privypurse.runs.records import records_of
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 
 PURPOSE = "audit"
 """What the ledger, and people's receipts, say that it was for."""
+_LISTED = 8  # levels whose ε are all named
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +79,20 @@ class Members:
                 f"Everybody is charged for it in the ledger {self.ledger.id}: for a whole run by the plan, for each "
                 "training that they are in."
             )
+
+    def price(self, trainings: int) -> str:
+        """What so many trainings take of whoever is in them; under a ledger by public numbers alone (rule 15)."""
+        if self.ledger is not None:
+            cap = None if self.plan.ledger is None else self.plan.ledger.at_most
+            if cap is None:
+                return "the run has no cap (at_most): by public account nothing is left for later uses"
+            return share_of_cap(self.ledger, cap, trainings)
+        plan = self.plan
+        claimed = plan.spent_by_level(plan.all_steps)[plan.people_by_level() > 0]
+        found = [f"{math.ceil(1000 * epsilon) / 1000:g}" for epsilon in np.unique(claimed)]
+        levels = ", ".join(found) if len(found) <= _LISTED else f"from {found[0]} to {found[-1]}"
+        times = "once more" if trainings == 1 else f"{trainings} times more"
+        return f"everybody pays what the plan claims, {times}, and no ledger adds that up: by level ε = {levels}"
 
     @property
     def owner(self) -> AnyArray:
@@ -148,7 +167,8 @@ def members_of(folder: Path, config: RunConfig, run: Predictor, ledger: Ledger |
     """The people of a finished run, as its configuration finds them now, by its own plan (rule 13).
 
     What they grant now is compared with the plan where the configuration says it. Ends and categories that people
-    were asked for are those that the run found: nobody is asked again.
+    were asked for are those that the run found: nobody is asked again. What is found is about the run, so the table
+    has to be the one that it was trained on, byte for byte.
     """
     data = config.data
     if isinstance(data, Table) and run.encoder is not None:
@@ -157,6 +177,8 @@ def members_of(folder: Path, config: RunConfig, run: Predictor, ledger: Ledger |
     with unchanged(*tables_of(config)):
         records = records_of(config.data).train
         plan = plan_of(config, len(records), ledger=ledger).for_records(records.person)
+        if isinstance(data, Table):
+            _require_same(RunFolder.listed(folder), data.table)
     return Members(
         plan=plan,
         inputs=torch.as_tensor(records.inputs),
@@ -164,3 +186,18 @@ def members_of(folder: Path, config: RunConfig, run: Predictor, ledger: Ledger |
         ledger=ledger,
         max_records_per_person=config.training.max_records_per_person,
     )
+
+
+def _require_same(folder: RunFolder, table: Path) -> None:
+    """Raise unless this is the table that the run was trained on."""
+    same = fingerprint.fits(folder, table)
+    if same is None:
+        raise InvalidInput(
+            f"{folder.path} holds no {fingerprint.FINGERPRINT} with its {fingerprint.KEY}: whether it was trained "
+            f"on {table} cannot be seen; name the whole folder of the run, or leave --real out"
+        )
+    if not same:
+        raise InvalidInput(
+            f"{table} is not, byte for byte, the table that {folder.path} was trained on, so nobody was charged; put "
+            "that file back, or call from the folder that the run was trained in"
+        )

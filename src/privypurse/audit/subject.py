@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privypurse._validate import integer
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.audit.canaries import Loss
 from privypurse.audit.members import Members, members_of
@@ -70,6 +71,7 @@ class Subject:
 def subject_of(path: str | Path, *, others: int = OTHERS, trust_code: bool = False) -> Subject:
     """Of the folder of a run, with its own network, or of a plan's file, with a small network that stands in."""
     place = Path(path)
+    integer(others, "others")
     if not place.is_dir():
         return stand_in(planfile.load(place, Plan), others)
     return _of_run(*_opened(place, trust_code), others)

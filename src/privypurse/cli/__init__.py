@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Gives 0 if it went well, 1 if it went well and found that a promise is broken, 2 if the input was wrong (with a
-    message that says how to mend it), 130 after Ctrl-C.
+    message that says how to mend it), 3 where it broke down itself, which has to mean nothing else, 130 after Ctrl-C.
     """
     options = _parser().parse_args(arguments)
     _totals.said()  # by each command in its own words
@@ -48,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stopped:
         complaints.print(as_it_is(str(stopped) or "stopped"), soft_wrap=True)
         return 130
+    except Exception:
+        traceback.print_exc()
+        return 3
     return found or 0
 
 
@@ -56,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="privypurse",
         description="Personalised differential privacy: everyone sets their own ε, and nobody's is overdrawn.",
         epilog="Begin with `privypurse demo`. Each command has a --help of its own, with examples. "
-        "Exit codes: 0 done, 1 a promise found broken, 2 wrong input, 130 Ctrl-C.",
+        "Exit codes: 0 done, 1 a promise found broken, 2 wrong input, 3 a fault of the program, 130 Ctrl-C.",
     )
     parser.add_argument("--version", action="version", version=f"privypurse {pp.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")

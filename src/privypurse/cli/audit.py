@@ -46,17 +46,20 @@ that were no shadow models; it holds for groups of a few records too.
 
 --real trains on the people of a run in place of made-up records. It is a use like any other: with a ledger all steps
 are reserved before the first, for the plan's full cost, and whoever cannot pay takes no part; without one nobody adds
-it up, and --yes says that this is meant. Canaries take one training, lira and loss half of --models of everybody.
-What is found is internal, and no public report takes it.
+it up. What it takes of everybody is said first, and --yes says that this is meant. Canaries take one training, lira
+and loss half of --models of everybody. The table has to be the one that the run was trained on, byte for byte. What
+is found is internal, and no public report takes it.
 
-Exit code: 0 cleared, 1 flagged (some group's bound is above the claim), 2 wrong input, 130 Ctrl-C. Cleared means that
-this attack found nothing; it is no proof. What is found goes into a folder of its own, as audit.json.
+Exit code: 0 cleared, 1 flagged (some group's bound is above the claim), 2 wrong input, 3 a fault of the program, 130
+Ctrl-C. Cleared means that this attack found nothing; it is no proof. What is found goes into a folder of its own, as
+audit.json.
 
 examples:
   privypurse audit plan.json
   privypurse audit privypurse-run --canaries 5000 -o audit
   privypurse audit plan.json --attack small-runs --runs 20000
-  privypurse audit privypurse-run --real --ledger sqlite:///purses.db --key purses.key"""
+  privypurse audit privypurse-run --real --ledger sqlite:///purses.db --key purses.key     # what it would take
+  privypurse audit privypurse-run --real --ledger sqlite:///purses.db --key purses.key --yes"""
 
 
 class Audit(Protocol):
@@ -131,7 +134,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda, or auto (default)")
     said = "train on the run's people, who pay for it once more; internal"
     command.add_argument("--real", action="store_true", help=said)
-    command.add_argument("--yes", action="store_true", help="with --real: although no ledger adds it up")
+    command.add_argument("--yes", action="store_true", help="with --real: charge them")
     add_trust_option(command)
     add_ledger_options(command)
 
@@ -144,7 +147,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if (options.out / FILE).exists():
         raise InvalidInput(f"{options.out} holds an audit already; name another folder with -o, or remove it")
     if options.real:
-        subject = _on_members(options)
+        subject = _on_members(options, console)
     else:
         subject = subject_of(options.subject, others=options.others, trust_code=options.trust_code)
     audit = ATTACKS[options.attack](subject, options)
@@ -163,8 +166,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return 1 if result.flagged else 0
 
 
-def _on_members(options: argparse.Namespace) -> Subject:
-    """The people of the run; an error where nobody said that they may be charged once more."""
+def _on_members(options: argparse.Namespace, console: Console) -> Subject:
+    """The people of the run; what it takes of them is said, and an error where nobody said that this is meant."""
     from privypurse.audit.subject import config_of, subject_on_members
 
     if options.attack == "small-runs":
@@ -173,11 +176,14 @@ def _on_members(options: argparse.Namespace) -> Subject:
     if ledger is not None:
         ledger.require_latest(options.out)
     subject = subject_on_members(options.subject, ledger=ledger, trust_code=options.trust_code)
-    if ledger is None and not options.yes:
+    assert subject.members is not None
+    price = subject.members.price(1 if options.attack == "canaries" else options.models // 2)
+    if not options.yes:
         raise InvalidInput(
-            "--real trains on people's records, which costs everybody what the plan claims once more, and no ledger "
-            "adds that up; say --yes if this is meant, or leave --real out: made-up records cost nobody anything"
+            f"--real trains on people's records, and they pay for it: {price}. Say --yes if this is meant, or leave "
+            "--real out: made-up records cost nobody anything"
         )
+    say(console, f"What it takes of people: {price}.")
     return subject
 
 

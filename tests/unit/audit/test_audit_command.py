@@ -60,6 +60,20 @@ def test_a_sound_plan_is_cleared(plan_file, tmp_path, capsys):
     assert found.edition is None
 
 
+def test_fewer_than_no_others_are_wrong_input(plan_file, tmp_path, capsys):
+    code, _, error = command_line.run(capsys, f"audit {plan_file} --others -5 -o {tmp_path / 'audit'}")
+    assert code == 2
+    assert "--others must be a whole number of at least 1, not -5" in error
+
+
+def test_a_breakdown_is_not_taken_for_a_flag(plan_file, tmp_path, capsys, monkeypatch):
+    """1 says that some claim is refuted."""
+    monkeypatch.setattr("privypurse.audit.subject.stand_in", lambda *_: 1 / 0)
+    code, _, error = command_line.run(capsys, f"audit {plan_file} -o {tmp_path / 'audit'}")
+    assert code == 3
+    assert "ZeroDivisionError" in error
+
+
 @pytest.mark.slow
 def test_canaries_may_be_in_the_networks_own_numbers(plan_file, tmp_path, capsys):
     command_line.done(capsys, f"audit {plan_file} --canaries 300 --coordinates own -o {tmp_path / 'audit'}")

@@ -103,7 +103,19 @@ def test_members_are_charged_for_a_whole_run_before_the_first_step(ledger, tmp_p
     emptied(ledger)
     before = charged(ledger, IDS)
     out = tmp_path / "audit"
-    said = command_line.done(capsys, f"audit {run} --real --canaries 100 -o {out}")
+    asked = f"audit {run} --real --canaries 100 -o {out}"
+    lowest, highest = ledger.rungs[0], ledger.rungs[-1]
+    own = np.diag(ledger.caps(np.zeros((0, ledger.lifetime.columns), dtype=int), 0.2))
+    price = f"the cap, ε = 0.2, is {100 * own[0] / lowest.limit:.0f} % of the lowest rung (ε = {lowest.epsilon:g})"
+    code, _, error = command_line.run(capsys, asked)
+    assert code == 2
+    assert price in error
+    assert "--yes" in error
+    assert np.array_equal(charged(ledger, IDS), before)
+    assert not out.exists()
+    said = command_line.done(capsys, f"{asked} --yes")
+    assert price in said
+    assert f"of the highest rung (ε = {highest.epsilon:g})" in said
     assert "Everybody is charged for it in the ledger" in said.replace("\n", " ")
     require_charged(ledger, before, plan)
     last = ledger.runs()[-1]
@@ -218,7 +230,7 @@ def test_halves_of_people_keep_all_records_of_a_person(tmp_path) -> None:
 
 def test_timing_it_charges_nobody_and_it_needs_the_ledger_of_its_run(ledger, tmp_path) -> None:
     run = run_under(ledger, tmp_path)
-    with pytest.raises(InvalidInput, match="give ledger="):
+    with pytest.raises(InvalidInput, match="give it as ledger="):
         subject_on_members(run)
     subject = subject_on_members(run, ledger=ledger)
     before, runs = charged(ledger, IDS), len(ledger.runs())
@@ -233,6 +245,8 @@ def test_without_a_ledger_it_asks_first(tmp_path, capsys) -> None:
     code, _, error = command_line.run(capsys, asked)
     assert code == 2
     assert "--yes" in error
+    assert "once more" in error
+    assert "by level ε = 0.5, 1, 2." in error
     assert not (tmp_path / "audit").exists()
     said = command_line.done(capsys, f"{asked} --yes").replace("\n", " ")
     assert "nobody adds that up" in said
@@ -251,6 +265,30 @@ def test_what_it_cannot_look_at_is_refused(tmp_path, capsys) -> None:
     code, _, error = command_line.run(capsys, f"audit {run / 'plan.json'} --real --yes")
     assert code == 2
     assert "name the folder of a run" in error.replace("\n", " ")
+
+
+def test_another_table_is_not_audited_as_the_runs(tmp_path, capsys) -> None:
+    run = trained(tmp_path)
+    table = tmp_path / "people.csv"
+    first = table.read_text("utf-8")
+    table.write_text(first.replace("C59,2,", "C59,2,1"), encoding="utf-8")
+    asked = f"audit {run} --real --yes --canaries 100 -o {tmp_path / 'audit'}"
+    code, _, error = command_line.run(capsys, asked)
+    assert code == 2
+    assert f"{table} is not, byte for byte, the table" in error
+    assert not (tmp_path / "audit").exists()
+    table.write_text(first, encoding="utf-8")
+    command_line.done(capsys, asked)
+    (run / "fingerprint.key").unlink()
+    with pytest.raises(InvalidInput, match=r"fingerprint\.key"):
+        subject_on_members(run)
+
+
+def test_several_trainings_are_priced_together(ledger, tmp_path) -> None:
+    members = subject_on_members(run_under(ledger, tmp_path), ledger=ledger).members
+    own = np.diag(ledger.caps(np.zeros((0, ledger.lifetime.columns), dtype=int), 0.2))
+    share = min(100, 300 * own[0] / ledger.rungs[0].limit)
+    assert f"ε = 0.2, 3 times is {share:.0f} % of the lowest rung" in members.price(3)
 
 
 def test_people_who_grant_less_now_are_not_audited(tmp_path) -> None:
