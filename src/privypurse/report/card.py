@@ -10,6 +10,7 @@ from privypurse.accounting.attacker_words import attacker_words
 from privypurse.errors import InvalidInput
 from privypurse.report.facts import PublicFacts
 from privypurse.report.registry import deployment
+from privypurse.report.usefulness import figure_rows
 from privypurse.runs.about import NOT_STATED
 
 _HEAD = """\
@@ -71,11 +72,10 @@ def _privacy(facts: PublicFacts) -> list[str]:
 
 def _evaluation(facts: PublicFacts) -> str:
     """Figures of public or released records; others are nobody else's business."""
-    test = facts.test or {}
-    rows = [(name, f"{test[name]:.4g}") for name in ("accuracy", "loss") if isinstance(test.get(name), int | float)]
+    rows = figure_rows(facts.test or {})
     if not rows:
         return f"{NOT_STATED}: there are no figures of public records.\n".capitalize()
-    return _table([*rows, ("measured on", str(test.get("about", NOT_STATED)))])
+    return _table(rows)
 
 
 def _number(value: float | None) -> str:

@@ -122,11 +122,6 @@ def lines(
     return made
 
 
-def percent(share: float, digits: int = 1) -> str:
-    """As in 12.3 %."""
-    return f"{100 * share:.{digits}f} %"
-
-
 def _renumbered(item: Any, key: str) -> Any:
     """The same with names of its own for what Bokeh numbers through: so that equal charts are equal bytes."""
     names: dict[str, str] = {}

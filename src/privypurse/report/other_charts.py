@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from privypurse.audit.result import AuditResult, Group, Reading
-from privypurse.report.charts import LINE, Chart, bars, lines, percent
+from privypurse.report.charts import LINE, Chart, bars, lines
 from privypurse.report.facts import InternalFacts, PublicFacts
+from privypurse.report.numbers import percent
 
 _POINTS = 60
 
@@ -30,11 +31,13 @@ def bounds_chart(audit: AuditResult) -> Chart | None:
         verdict = f"The claim is refuted for {', '.join(flagged)}."
     elif above:
         verdict = f"For {', '.join(above)} a bound lies above the claim, as chance may show among several groups."
+    estimate = " Gaussian scores are an estimate: where it lies above the claim, it proves nothing against it."
+    estimate = estimate if "gaussian scores" in readings and audit.verdict_reading != "gaussian scores" else ""
     return Chart(
         "bounds",
         "What attacks proved, beside the claim",
         f"{verdict} Each bound holds with confidence {percent(audit.confidence, 0)}; the one by "
-        f"{_READINGS[audit.verdict_reading]} was named beforehand as the verdict.",
+        f"{_READINGS[audit.verdict_reading]} was named beforehand as the verdict.{estimate}",
         ("group", *found),
         tuple(
             (group.name, *("" if values[k] is None else f"{values[k]:.3g}" for values in found.values()))

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from privypurse.arrays import FloatArray
-from privypurse.report.charts import GROUND, SERIES, TEXT, Chart, bars, canvas, hover, lines, percent
+from privypurse.report.charts import GROUND, SERIES, TEXT, Chart, bars, canvas, hover, lines
 from privypurse.report.facts import InternalFacts
+from privypurse.report.numbers import percent
 
 _BINS = 40
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

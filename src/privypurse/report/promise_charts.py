@@ -9,8 +9,9 @@ import numpy as np
 from privypurse.accounting import accountant_named
 from privypurse.ledger.bets import GUESSES, right_guesses
 from privypurse.plans import Plan
-from privypurse.report.charts import Chart, bars, lines, percent
+from privypurse.report.charts import Chart, bars, lines
 from privypurse.report.facts import InternalFacts, PublicFacts
+from privypurse.report.numbers import percent
 
 _SHOWN = 5
 _POINTS = 12

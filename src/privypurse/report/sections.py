@@ -7,13 +7,15 @@ nobody said stands there as "not stated".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from privypurse.audit.result import AuditResult
 from privypurse.ledger.bets import GUESSES, right_guesses
-from privypurse.report.charts import Chart, percent
+from privypurse.report.charts import Chart
 from privypurse.report.facts import InternalFacts, PublicFacts
-from privypurse.runs.about import NOT_STATED
+from privypurse.report.numbers import percent
+from privypurse.report.usefulness import figure_rows
+from privypurse.runs.about import NOT_STATED, About
 
 _ACCOUNTANTS = {"pld": "privacy loss distributions, computed pessimistically", "rdp": "Rényi divergences"}
 _FILTERS = {"gdp": "Gaussian differential privacy", "rdp": "Rényi divergence at an order fixed beforehand"}
@@ -60,7 +62,7 @@ def promise(facts: PublicFacts, charts: tuple[Chart, ...] = ()) -> Section:
         "The promise",
         (
             ("ε", _epsilon(facts)),
-            ("δ", NOT_STATED if facts.delta is None else f"{facts.delta:g}".replace("e-0", "e-") + " for everybody"),
+            ("δ", _delta(facts)),
             ("Variant", "none: this run was seeded" if facts.seeded else "personalised (ε, δ)-differential privacy"),
             ("Privacy unit", unit.get(facts.unit or "", NOT_STATED)),
             ("Neighbouring data sets", neighbours.get(facts.protects or "", NOT_STATED)),
@@ -82,6 +84,19 @@ def _epsilon(facts: PublicFacts) -> str:
     if facts.at_most is not None:
         told.append(f"nobody's is above {facts.at_most:g}, whatever they granted")
     return "; ".join(told) or "each person's own; which levels there were is not stated"
+
+
+def _delta(facts: PublicFacts) -> str:
+    """With what it means: the definition of (ε, δ)-differential privacy in words."""
+    if facts.delta is None:
+        return NOT_STATED
+    told = f"{facts.delta:g}".replace("e-0", "e-") + " for everybody"
+    if facts.seeded:
+        return told
+    return (
+        f"{told}: whatever somebody concludes from what was released is at most e^ε times as likely with a person's "
+        "data as without them, plus this δ, and the other way round"
+    )
 
 
 def _named(name: str, epsilon: float) -> str:
@@ -157,7 +172,8 @@ def _number(value: float | None) -> str:
 def correctness(audit: AuditResult | None, charts: tuple[Chart, ...] = ()) -> Section:
     """Whether anybody tried to break it."""
     if audit is None:
-        return Section("Was it tried?", (("Audit", NOT_STATED),))
+        return Section("Was it tried?", (("Audit", f"{NOT_STATED}: no audit was given that may stand here"),))
+    verdict = "The claim is refuted." if audit.flagged else "Nothing was found against the claim."
     whose = "made-up records" if audit.data == "made up" else "people in training: internal"
     cost = f"{audit.cost.trainings:,} training" + ("" if audit.cost.trainings == 1 else "s")
     return Section(
@@ -165,29 +181,24 @@ def correctness(audit: AuditResult | None, charts: tuple[Chart, ...] = ()) -> Se
         (
             ("Audit", f"{audit.attack}, on {whose}"),
             ("Plan attacked", NOT_STATED if audit.plan is None else "one with the constants of this run's plan"),
-            ("Verdict", "the claim is refuted" if audit.flagged else "nothing was found against the claim"),
             ("Confidence", audit.confidence_in_words),
             ("Cost", cost),
         ),
-        audit.words,
+        (f"Verdict: {verdict}", *audit.words),
         charts,
     )
 
 
 def utility(facts: PublicFacts, charts: tuple[Chart, ...] = ()) -> Section:
     """What it is good for."""
-    test = facts.test or {}
-    names = {"accuracy": "Accuracy", "mean_absolute_error": "Mean absolute error", "r_squared": "R²", "loss": "Loss"}
-    rows = [(said, _figure(key, test[key])) for key, said in names.items() if test.get(key) is not None]
-    if test:
-        rows.append(("Measured on", f"{test['records']:,} records. {test['about']}"))
+    rows = figure_rows(facts.test or {})
     if facts.answer is not None:
         rows.append(("Answer", _answer(facts)))
-    return Section("What it is good for", tuple(rows) or (("Test", NOT_STATED),), charts=charts)
-
-
-def _figure(key: str, value: float) -> str:
-    return percent(value) if key == "accuracy" else f"{value:.4g}"
+    missing = (
+        "Test",
+        f"{NOT_STATED}: there are no figures that may stand here; those of people who were not charged are internal",
+    )
+    return Section("What it is good for", tuple(rows) or (missing,), charts=charts)
 
 
 def _answer(facts: PublicFacts) -> str:
@@ -254,7 +265,10 @@ def answering(facts: PublicFacts) -> Section:
     names = ("controller", "contact", "purpose", "legal basis", "date")
     rows = [(name.capitalize(), facts.about.get(name, NOT_STATED)) for name in names]
     more = [(name.capitalize(), said) for name, said in facts.about.items() if name not in (*names, "tuning")]
-    return Section("Who answers for it", (*rows, *more))
+    keys = [each.name for each in fields(About)]
+    empty = [key for key in keys if facts.about.get(key.replace("_", " "), NOT_STATED) == NOT_STATED]
+    said = f"What is not stated can be said before training, under [about] in the configuration: {', '.join(empty)}."
+    return Section("Who answers for it", (*rows, *more), (said,) if empty and facts.answer is None else ())
 
 
 def in_short(facts: PublicFacts) -> str:

@@ -23,7 +23,9 @@ from run_folders import trained
 require("report")
 from privypurse import _pages  # noqa: E402
 from privypurse.report import charts, fitting_audits, page, sections  # noqa: E402
+from privypurse.report.card import model_card  # noqa: E402
 from privypurse.report.facts import internal_facts, public_facts  # noqa: E402
+from privypurse.report.usefulness import figure_rows  # noqa: E402
 from public_files import made_of  # noqa: E402
 
 HOSTILE = '"><script>alert(1)</script><img src=//example.org/x onerror=y>'
@@ -230,8 +232,62 @@ def test_a_refuted_claim_is_said() -> None:
         }
     )
     section = sections.correctness(flagged, page._of_audit(flagged))
-    assert ("Verdict", "the claim is refuted") in section.facts
+    assert section.words[0] == "Verdict: The claim is refuted."
     assert section.charts[0].sentence.startswith("The claim is refuted for medium.")
+    assert sections.correctness(audit()).words[0] == "Verdict: Nothing was found against the claim."
+
+
+def test_an_estimate_above_the_claim_is_said_to_prove_nothing() -> None:
+    found = audit()
+    high = tuple(msgspec.structs.replace(g, bounds={**g.bounds, "gaussian scores": 1.5}) for g in found.groups)
+    [chart, _] = page._of_audit(msgspec.structs.replace(found, groups=high))
+    assert chart.sentence.startswith("No attack proved more than is claimed.")
+    assert "Gaussian scores are an estimate: where it lies above the claim, it proves nothing" in chart.sentence
+    alone = tuple(msgspec.structs.replace(g, bounds={"f-dp": 0.6}) for g in found.groups)
+    [chart, _] = page._of_audit(msgspec.structs.replace(found, groups=alone))
+    assert "estimate" not in chart.sentence
+
+
+def test_accuracy_stands_beside_that_of_one_answer_for_all(run: Path) -> None:
+    """Of the five others three are "no"; where a test is internal, neither page for others nor card has a figure."""
+    for said in (text_of(page.report(run)), model_card(public_facts(run))):
+        assert "(always the commonest class: 60.0 %)" in said
+        assert "of 3 'no':" in said
+        assert "on 2 records" in said  # of one group
+        assert "AUC" in said
+        assert "Calibration error" in said
+    without = replace(public_facts(run), test=None)
+    for said in (dict(sections.utility(without).facts)["Test"], model_card(without)):
+        assert "ot stated: " in said
+        assert "commonest" not in said
+
+
+def test_other_kinds_of_test_are_said_too() -> None:
+    whose = {"records": 9, "about": "Public records."}
+    several = {"classes": list("abcde"), "confusion": [[1 + (i == k) for k in range(5)] for i in range(5)]}
+    said = dict(figure_rows({**whose, "accuracy": 0.5, "auc": {"a": 0.5, "b": 1.0, "c": None}, **several}))
+    assert said["AUC"] == "0.750, the mean over each class against the rest"
+    assert said["Said, by class"].startswith("'a' 33.3 % of 6; ")
+    flag = {"records": 4, "accuracy": 0.75, "accuracy_without_a_model": 0.5}
+    assert dict(figure_rows({**whose, "labels": {"x": flag, "y": None}}))["Accuracy of 'x'"] == (
+        "75.0 % (always the commonest class: 50.0 %), on 4 records"
+    )
+    number = {**whose, "mean_absolute_error": 2.5, "r_squared": None, "loss": 3.0, "loss_without_a_model": 4.0}
+    said = dict(figure_rows({**number, "groups": {"town": {"Oslo": {"records": 2, "mean_absolute_error": 1.0}}}}))
+    assert said["Mean absolute error by 'town'"] == "'Oslo' 1 on 2 records"
+    assert said["Loss"] == "3 (one answer for all: 4)"
+    assert "R²" not in said
+
+
+def test_what_is_not_stated_names_its_key_and_delta_its_meaning(run: Path) -> None:
+    facts = public_facts(run)
+    told = replace(facts, about={**facts.about, "controller": "Bank of Oslo"})
+    [hint] = sections.answering(told).words
+    assert "under [about]" in hint
+    assert "legal_basis" in hint
+    assert "controller" not in hint
+    assert "at most e^ε times as likely" in dict(sections.promise(facts).facts)["δ"]
+    assert dict(sections.promise(replace(facts, seeded=True)).facts)["δ"] == "1e-5 for everybody"
 
 
 def test_what_others_wrote_stays_text(run: Path) -> None:
