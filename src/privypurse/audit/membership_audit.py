@@ -79,6 +79,8 @@ class MembershipAudit:
     def __post_init__(self) -> None:
         one_of(self.attack, "attack", ("lira", "loss"))
         integer(self.models, "models", least=6)
+        if self.models % 2:
+            raise InvalidInput(f"models is {self.models}; give an even number: they are trained two by two")
         integer(self.groups, "groups")
         real(self.confidence, "confidence", above=0, below=1)
         require_somebody(self.subject.plan)

@@ -201,4 +201,7 @@ class AuditResult(_Plain, frozen=True, kw_only=True):
         path = path / FILE if path.is_dir() else path
         if not path.is_file():
             raise InvalidInput(f"{path} does not exist; name the folder of an audit, which holds {FILE}")
-        return cls.from_json(path.read_bytes())
+        try:
+            return cls.from_json(path.read_bytes())
+        except InvalidInput as error:
+            raise InvalidInput(f"{path}: {error}") from None

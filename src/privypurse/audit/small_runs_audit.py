@@ -83,6 +83,10 @@ class SmallRunsAudit:
             words.append(_verdict(group, found, self.confidence, release))
             if progress:
                 progress(done + 1, levels.size)
+        words.append(
+            "What runs prove scatters from audit to audit, and one group's bound may lie below that of a smaller ε: "
+            "none is compared with another, each with its own claim. More runs (--runs) narrow it."
+        )
         words += over_groups(self.confidence, levels.size)
         words += _others(self.plan, levels.tolist())
         return AuditResult(
@@ -140,8 +144,9 @@ def _verdict(group: Group, found: Bound, confidence: float, release: Release | N
             f"at confidence {confidence:g}."
         )
     return (
-        f"{group.name}: cleared. The runs prove ε ≥ {found.epsilon:.3g} and the plan claims at most "
-        f"{group.claimed_epsilon:.3g}: {attacker_words(group.claimed_epsilon, group.delta, release)}."
+        f"{group.name}: cleared, which does not prove the claim. The runs prove ε ≥ {found.epsilon:.3g}; the plan "
+        f"claims at most {group.claimed_epsilon:.3g}. If the claim holds, "
+        f"{attacker_words(group.claimed_epsilon, group.delta, release)}."
     )
 
 

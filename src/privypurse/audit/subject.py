@@ -73,8 +73,18 @@ def subject_of(path: str | Path, *, others: int = OTHERS, trust_code: bool = Fal
     place = Path(path)
     integer(others, "others")
     if not place.is_dir():
-        return stand_in(planfile.load(place, Plan), others)
+        return stand_in(_plan_in(place), others)
     return _of_run(*_opened(place, trust_code), others)
+
+
+def _plan_in(place: Path) -> Plan:
+    mend = "name a plan's file, such as privypurse plan writes, or the folder of a run"
+    if not place.exists():
+        raise InvalidInput(f"{place} does not exist; {mend}")
+    try:
+        return planfile.load(place, Plan)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; {mend}") from None
 
 
 def subject_on_members(path: str | Path, *, ledger: Ledger | None = None, trust_code: bool = False) -> Subject:

@@ -114,24 +114,36 @@ ATTACKS: dict[str, Callable[[Subject, argparse.Namespace], Audit]] = {
 }
 
 
+_USED: dict[str, tuple[tuple[str, ...], object]] = {
+    "canaries": (("canaries",), 2000),
+    "coordinates": (("canaries",), "appended"),
+    "verdict": (("canaries",), "f-dp"),
+    "runs": (("small-runs",), None),
+    "models": (("lira", "loss"), 16),
+    "others": (("canaries", "lira", "loss"), 2000),
+    "device": (("canaries", "lira", "loss"), "auto"),
+}
+"""Flags of some attacks alone: of which, and what they are where nobody gives them."""
+
+
 def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("subject", metavar="PLAN|RUN", type=Path, help="a plan's file, or the folder of a run")
     command.add_argument("--attack", choices=[*ATTACKS], default="canaries", help="default: canaries")
     command.add_argument("-o", "--out", metavar="FOLDER", type=Path, default=Path("privypurse-audit"))
-    command.add_argument("--canaries", type=int, default=2000, metavar="N", help="of each group (default: 2000)")
+    command.add_argument("--canaries", type=int, metavar="N", help="of each group (default: 2000)")
     said = "where canaries are: appended to the network (default), or up to a quarter of its own, the rest appended"
-    command.add_argument("--coordinates", choices=["appended", "own"], default="appended", help=said)
+    command.add_argument("--coordinates", choices=["appended", "own"], help=said)
     command.add_argument(
         "--runs", type=int, metavar="N", help="small runs, of each kind (default: 5000, if they fit)"
     )
-    command.add_argument("--models", type=int, default=16, metavar="N", help="for lira and loss, even (default: 16)")
+    command.add_argument("--models", type=int, metavar="N", help="for lira and loss, even (default: 16)")
     command.add_argument("--groups", type=int, default=4, metavar="N", help="budget groups at most (default: 4)")
     said = "of each bound, and of the verdict over all groups (default: 0.95)"
     command.add_argument("--confidence", type=float, default=0.95, metavar="P", help=said)
-    command.add_argument("--verdict", choices=["f-dp", "guesses"], default="f-dp", help="decides (default: f-dp)")
+    command.add_argument("--verdict", choices=["f-dp", "guesses"], help="decides (default: f-dp)")
     said = "made-up people beside those who are attacked (default: 2000)"
-    command.add_argument("--others", type=int, default=2000, metavar="N", help=said)
-    command.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda, or auto (default)")
+    command.add_argument("--others", type=int, metavar="N", help=said)
+    command.add_argument("--device", metavar="NAME", help="cpu, cuda, or auto (default)")
     said = "train on the run's people, who pay for it once more; internal"
     command.add_argument("--real", action="store_true", help=said)
     command.add_argument("--yes", action="store_true", help="with --real: charge them")
@@ -144,6 +156,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     from privypurse.audit.result import FILE
     from privypurse.audit.subject import subject_of
 
+    _settle(options)
     if (options.out / FILE).exists():
         raise InvalidInput(f"{options.out} holds an audit already; name another folder with -o, or remove it")
     if options.real:
@@ -164,6 +177,20 @@ def run(options: argparse.Namespace, console: Console) -> int:
     _show(result, console, said)
     say(console, f"written to {result.save(options.out)}")
     return 1 if result.flagged else 0
+
+
+def _settle(options: argparse.Namespace) -> None:
+    """Raise for a flag that this audit would pass over; what nobody gave is as it usually is."""
+    for name in ("ledger", "key", "anchor", "yes"):
+        if getattr(options, name) and not options.real:
+            raise InvalidInput(f"--{name} is for --real, which charges people; add that, or leave it out")
+    if options.real and options.others is not None:
+        raise InvalidInput(f"--others is {options.others} beside --real, which makes nobody up; leave one out")
+    for name, (attacks, usual) in _USED.items():
+        if getattr(options, name) is None:
+            setattr(options, name, usual)
+        elif options.attack not in attacks:
+            raise InvalidInput(f"--{name} is for --attack {' or '.join(attacks)}, not {options.attack}; leave it out")
 
 
 def _on_members(options: argparse.Namespace, console: Console) -> Subject:

@@ -16,5 +16,7 @@ def device_of(name: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
+        if "Expected one of" in reason:  # and some twenty names that torch knows
+            reason = "there is none of that name"
         raise InvalidInput(f'device {name!r} cannot be used ({reason}); write "auto" or "cpu"') from None
     return device

@@ -66,6 +66,37 @@ def test_fewer_than_no_others_are_wrong_input(plan_file, tmp_path, capsys):
     assert "--others must be a whole number of at least 1, not -5" in error
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--yes", "--yes is for --real"),
+        ("--ledger sqlite:///purses.db", "--ledger is for --real"),
+        ("--runs 500", "--runs is for --attack small-runs, not canaries"),
+        ("--attack small-runs --canaries 300", "--canaries is for --attack canaries, not small-runs"),
+        ("--attack loss --verdict guesses", "--verdict is for --attack canaries, not loss"),
+        ("--real --yes --others 5", "--others is 5 beside --real"),
+        ("--attack lira --models 7", "--models is 7; give an even number"),
+        ("--device tpu", "device 'tpu' cannot be used (there is none of that name)"),
+    ],
+)
+def test_flags_that_do_nothing_are_refused_before_anything_is_timed(plan_file, tmp_path, capsys, flags, said):
+    code, out, error = command_line.run(capsys, f"audit {plan_file} {flags} -o {tmp_path / 'audit'}")
+    assert (code, out) == (2, "")
+    assert said in error
+    assert len(error) < 300
+
+
+def test_what_is_no_plan_is_named_with_what_to_name_instead(tmp_path, capsys):
+    (tmp_path / "people.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    for name in ("people.csv", "nosuch"):
+        code, _, error = command_line.run(capsys, f"audit {tmp_path / name}")
+        assert code == 2
+        assert str(tmp_path / name) in error
+        assert "the folder of a run" in error
+    with pytest.raises(InvalidInput, match=r"people\.csv: this is no audit\.json"):
+        AuditResult.load(tmp_path / "people.csv")
+
+
 def test_a_breakdown_is_not_taken_for_a_flag(plan_file, tmp_path, capsys, monkeypatch):
     """1 says that some claim is refuted."""
     monkeypatch.setattr("privypurse.audit.subject.stand_in", lambda *_: 1 / 0)

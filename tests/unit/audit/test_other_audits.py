@@ -50,7 +50,13 @@ def test_the_area_that_a_claim_allows_is_that_of_its_curve(plan: pp.Plan) -> Non
 def test_a_filter_or_a_fixed_sigma_is_told(plan: pp.Plan) -> None:
     budgets = pp.Budgets([2.0] * 30, delta=1e-5)
     given = pp.plan(budgets, "sample", steps=4, batch_size=30, noise_multiplier=4.0, accountant="rdp")
-    assert any("adds nothing" in sentence for sentence in SmallRunsAudit(given, runs=200).run().words)
+    words = SmallRunsAudit(given, runs=200, seed=1).run().words
+    assert any("adds nothing" in sentence for sentence in words)
+    cleared = [sentence for sentence in words if "cleared" in sentence]
+    assert cleared
+    assert all("which does not prove the claim" in sentence for sentence in cleared)
+    assert all(". If the claim holds, whoever guesses" in sentence for sentence in cleared)
+    assert any("scatters from audit to audit" in sentence for sentence in words)
     filtered = pp.plan(budgets, "sample", steps=4, extra_steps=2, batch_size=10, accountant="rdp")
     assert any(
         "not those under the filter" in sentence for sentence in SmallRunsAudit(filtered, runs=200).run().words
