@@ -270,11 +270,6 @@ class RunConfig:
     text: str = field(default="", repr=False, compare=False)
     """The file that it was read from, to be kept with the run."""
 
-    @property
-    def purpose(self) -> str:
-        """What it is for, as the ledger and people's receipts say it; "" where nobody says."""
-        return self.training.purpose or self.about.purpose or ""
-
 
 def read_config(path: str | Path) -> RunConfig:
     """The run that a TOML file describes; anything it cannot mean is an `InvalidInput` that says how to mend it."""
@@ -306,18 +301,19 @@ def parse_config(text: str) -> RunConfig:
             raise InvalidInput(f"section [{name}] is missing; `privypurse init` shows one")
     data = _data(whole["data"])
     plan = Path(whole["plan"]) if plan_is_a_file else read(NewPlan, whole["plan"], "[plan]")
+    about = read(About, whole.get("about", {}), "[about]")
     training = read(Training, whole.get("training", {}), "[training]")
-    if training.validate_every is not None and isinstance(data, Table) and data.test is None and not data.held_out:
-        raise InvalidInput(
-            "[training] validate_every needs test or held_out under [data]: records that take no part in training"
-        )
+    training = replace(training, purpose=training.purpose or about.purpose or "")
+    untested = isinstance(data, Table) and data.test is None and data.held_out is None
+    if training.validate_every is not None and untested:
+        raise InvalidInput("[training] validate_every needs test or held_out under [data]: others than in training")
     plateau = isinstance(plan, NewPlan) and isinstance(plan.stop, stop_rules.StopAtPlateau)
     if plateau and isinstance(data, Table) and data.classes is None:
         raise InvalidInput(
             '[plan] stop with kind "plateau" asks how often the model is right, which needs classes under [data]; '
             'take kind "few", or leave it out'
         )
-    if training.plots and isinstance(data, Table) and data.test is None and data.held_out is None:
+    if training.plots and untested:
         raise InvalidInput("[training] plots needs test or held_out under [data]: it draws figures of the test")
     ranges = read(PrivateRanges, whole["private_ranges"], "[private_ranges]") if "private_ranges" in whole else None
     check_agreement(data.estimated if isinstance(data, Table) else {}, ranges, plan)
@@ -332,7 +328,7 @@ def parse_config(text: str) -> RunConfig:
         individual=read(Followed, whole["individual"], "[individual]") if "individual" in whole else None,
         private_ranges=ranges,
         ledger=value(str, whole["ledger"], "ledger") if "ledger" in whole else None,
-        about=read(About, whole.get("about", {}), "[about]"),
+        about=about,
         text=text,
     )
 

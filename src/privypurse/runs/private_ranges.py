@@ -198,7 +198,7 @@ def _people(
         epsilon=share * at_most,
         delta=share * usual_delta(ledger),
         numbers=numbers,
-        purpose=f"{config.purpose}: ranges of columns".removeprefix(": "),
+        purpose=f"{config.training.purpose}: ranges of columns".removeprefix(": "),
         seed=seed,
     )
 

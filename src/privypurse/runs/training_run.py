@@ -104,7 +104,7 @@ def train_by(
         ),
         seed=settings.seed,
         ledger=ledger,
-        purpose=config.purpose,
+        purpose=settings.purpose,
     )
     if ledger is not None:
         add_ledger(folder, ledger, trained)

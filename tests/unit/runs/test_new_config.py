@@ -105,7 +105,7 @@ def test_what_it_offers_in_comments_is_taken_too(capsys):
         parse_config(text.replace(f"# {line}", f"{line}{needs}").replace("[data]\n", f"[data]\n{more}"))
     parse_config(text.replace("# [data.groups]", "[data.groups]").replace("# region", "region"))
     about = text.replace("# [about]", "[about]").replace("# purpose", "purpose").replace("# controller", "controller")
-    assert parse_config(about).purpose == "to keep customers"
+    assert parse_config(about).training.purpose == "to keep customers"
     assert parse_config(about).about.controller == "Bank of Oslo"
     shared = text.replace("# [private_ranges]", "[private_ranges]").replace("# share", "share")
     for asked in re.findall(r"(?m)^#   (?:ends|categories) +(\{.*?\})", text):
