@@ -1,6 +1,7 @@
 """In notebooks objects show themselves: HTML without script, whatever was written into them; internal is marked."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ import privypurse as pp
 from made_once import made_once
 from page_checks import Page
 from privypurse import _notebooks
+from privypurse.audit.result import AuditResult, Cost, Group
 from privypurse.plans import summary
 from privypurse.plans.under_ledger import Own, PlannedUnderLedger
-from privypurse.queries.answers import Cost
+from privypurse.queries import answers
+from privypurse.runs.verification.findings import Verified, fits, left_open, wrong
+from privypurse.training.individual import spending as spending_module
 from privypurse.training.individual.spending import Spending
 
 HARM = "<script>alert('x')</script><img src=x onerror=alert(1)>"
@@ -71,25 +75,100 @@ def test_what_is_written_into_a_plan_is_no_mark_up():
 
 
 def test_an_answer_shows_its_value_and_its_cost():
-    answer = pp.Answer(12.25, 3.0, Cost(0.01, "gdp"), np.array([12.25]), note=HARM, error=2.0)
+    answer = pp.Answer(12.25, 3.0, answers.Cost(0.01, "gdp"), np.array([12.25]), note=HARM, error=2.0)
     page = parsed(answer._repr_html_())
     assert "Answer: 12.25" in text(page)
     assert answer.says in text(page)
     assert HARM in text(page)
     assert _notebooks.SENSITIVE not in text(page)  # it was paid for
-    several = pp.Answer(np.arange(60.0), 3.0, Cost(0.01, "gdp"), np.arange(60.0))
+    several = pp.Answer(np.arange(60.0), 3.0, answers.Cost(0.01, "gdp"), np.arange(60.0))
     page = parsed(several._repr_html_())
     assert page.texts["td"][1::2] == [f"{value:g}" for value in range(50)]
     assert "the first 50 of 60" in text(page)
 
 
-def test_spending_is_internal_and_nobodys_epsilon_is_worked_out_for_it(monkeypatch):
-    spending = Spending(plan(), np.zeros(4), active=((0, 4), (3, 2)), told=((2, 3.5),))
-    monkeypatch.setattr(Spending, "_epsilon", None)
+def test_spending_is_internal_and_shows_each_levels_epsilon():
+    """Of μ²-GDP steps the zCDP bound is μ²/2 + sqrt(2 μ² log(1/δ)), by hand."""
+    square = np.array([0.0, 0.01, 0.04, 0.02])
+    spending = Spending(plan(), square, active=((0, 4), (3, 2)), told=((2, 3.5),))
     page = parsed(spending._repr_html_())
     assert _notebooks.SENSITIVE in text(page)
-    assert page.texts["td"] == ["0", "4", "3", "2", "2", "3.5"]
+    assert page.texts["td"][12:] == ["0", "4", "3", "2", "2", "3.5"]
+    people, promised, half, most = np.array(page.texts["td"][:12], dtype=float).reshape(3, 4).T
+    assert (people.tolist(), promised.tolist()) == ([1, 2, 1], [1, 2, 3])
+    upper = square / 2 + np.sqrt(2 * square * np.log(1e5))
+    assert (most <= upper[[0, 2, 3]] * 1.001).all()
+    assert (most[1:] > upper[[2, 3]] / 2).all()
+    assert most[0] == 0
+    assert half[1] < most[1]
     assert spending.text in text(page)
+
+
+def test_where_a_plan_shows_no_levels_or_people_are_many_no_epsilon_is_worked_out(monkeypatch):
+    monkeypatch.setattr(Spending, "_epsilon", None)
+    under = PlannedUnderLedger("L", 0.5, np.arange(4), Own.RATE, None)
+    for hidden in (replace(plan(), ledger=under), replace(plan(), promise="part")):
+        page = parsed(Spending(hidden, np.zeros(4), active=((0, 4), (3, 4)))._repr_html_())
+        assert "td" not in page.texts
+        assert "4 people could contribute to the end" in text(page)
+    monkeypatch.setattr(spending_module, "_SHOWN_PEOPLE", 3)
+    assert "td" not in parsed(Spending(plan(), np.zeros(4))._repr_html_()).texts
+
+
+def test_what_never_changes_is_said_once():
+    same = tuple(pp.Figures(step, 9, 3.0, 0.5) for step in range(1, 10))
+    page = parsed(pp.Trained(9, 0, 1.0, "eager", history=same)._repr_html_())
+    assert "td" not in page.texts
+    assert "learning rate 0.5 throughout" in text(page)
+    assert "nobody's ε is above 3, all steps together" in text(page)
+    falls = (*same[:8], replace(same[8], learning_rate=0.1))
+    page = parsed(pp.Trained(9, 0, 1.0, "eager", history=falls)._repr_html_())
+    assert page.texts["td"][-2:] == ["9", "0.1"]
+    assert "throughout" not in text(page)
+
+
+@pytest.mark.parametrize("edition", ["internal", "public"])
+def test_a_run_looked_at_again_shows_every_finding(edition):
+    found = (fits("files", HARM), wrong("levels", "other"), left_open("grants", "no table"))
+    page = parsed(Verified(Path("run"), "train", edition, found)._repr_html_())
+    assert page.texts["td"] == [
+        "fits",
+        "files",
+        HARM,
+        "does not fit",
+        "levels",
+        "other",
+        "not checked",
+        "grants",
+        "no table",
+    ]
+    assert "run: 1 of 3 do not fit, 1 not checked" in text(page)
+    assert (_notebooks.SENSITIVE in text(page)) == (edition == "internal")
+    sound = parsed(Verified(Path("run"), "train", edition, found[:1])._repr_html_())
+    assert "run: nothing that was checked is wrong" in text(sound)
+
+
+@pytest.mark.parametrize("flagged", [True, False])
+def test_an_audit_shows_claims_beside_bounds_and_is_internal(flagged):
+    low = Group(name="ε = 1", claimed_epsilon=1.0, delta=1e-5, flagged=flagged, bounds={"guesses": 1.25})
+    high = Group(name=HARM, claimed_epsilon=2.0, delta=1e-5, flagged=False, bounds={"gaussian scores": 2.5})
+    found = AuditResult(
+        attack="canaries",
+        data="made up",
+        delta=1e-5,
+        confidence=0.95,
+        verdict_reading="guesses",
+        groups=(low, high),
+        cost=Cost(trainings=1, seconds=1.0),
+        words=("what was done",),
+    )
+    page = parsed(found._repr_html_())
+    verdict = "flagged" if flagged else "cleared"
+    assert page.texts["td"] == ["ε = 1", "1", "1.25", "", verdict, HARM, "2", "", "2.5", "cleared"]
+    assert ("some claim is refuted" in text(page)) == flagged
+    assert "gaussian scores (an estimate, which decides nothing)" in page.texts["th"]
+    assert _notebooks.SENSITIVE in text(page)  # its bounds tell the noise
+    assert "what was done" in text(page)
 
 
 def test_what_training_did_is_told_apart_from_what_is_internal():

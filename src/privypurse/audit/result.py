@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import msgspec
 
+from privypurse import _notebooks
 from privypurse._storage import replace_text
 from privypurse.errors import InvalidInput
 
@@ -173,6 +174,26 @@ class AuditResult(_Plain, frozen=True, kw_only=True):
         stricter = f"{100 * confidence_of_each(self.confidence, groups):.4g} %"
         return (
             f"{each} of each group by itself, and of the verdict over {groups} groups, which asks {stricter} of each"
+        )
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the verdict, each group's claim and bounds, and what was done.
+
+        Marked as internal whatever it attacked: bounds tell the noise, which may follow from everybody's budgets.
+        """
+        readings = list(dict.fromkeys(name for group in self.groups for name in group.bounds))
+        rows = []
+        for group in self.groups:
+            found = (f"{group.bounds[name]:.4g}" if name in group.bounds else "" for name in readings)
+            verdict = "flagged" if group.flagged else "cleared"
+            rows.append((group.name, f"{group.claimed_epsilon:.4g}", *found, verdict))
+        names = (name if name in BOUNDS else f"{name} (an estimate, which decides nothing)" for name in readings)
+        return _notebooks.shown(
+            f"Audit ({self.attack}): {'some claim is refuted' if self.flagged else 'no claim is refuted'}",
+            _notebooks.table(("group", "ε claimed", *names, "verdict"), rows, f"at δ = {self.delta:g}"),
+            _notebooks.words(f"Confidence: {self.confidence_in_words}."),
+            _notebooks.lines(self.words),
+            internal=True,
         )
 
     def to_json(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from privypurse import _notebooks
@@ -40,7 +41,7 @@ class Trained:
         left = f"{self.left_out:,} times somebody was drawn and contributed nothing" if self.left_out else ""
         return _notebooks.shown(
             f"Trained: {self.steps:,} steps ({self.how})",
-            _notebooks.lines((resumed, run)),
+            _notebooks.lines((resumed, run, *_throughout(public))),
             _course(public, "as it may be told"),
             _notebooks.shown(
                 "Of the people in training and in tests",
@@ -54,14 +55,29 @@ class Trained:
         )
 
 
+def _throughout(history: tuple[Figures, ...]) -> Iterator[str]:
+    """What was the same all the time, said once."""
+    rates, caps = ({getattr(figures, name) for figures in history} for name in ("learning_rate", "epsilon"))
+    if len(rates) == 1:
+        yield f"learning rate {rates.pop():.4g} throughout"
+    if len(caps) == 1 and (cap := caps.pop()) is not None:
+        yield f"nobody's ε is above {cap:g}, all steps together"
+
+
 def _course(history: tuple[Figures, ...], caption: str) -> str:
-    """Learning rate, public cap, and what validation found, step by step."""
+    """What changed step by step: learning rate, public cap, and what validation found."""
     names = list(dict.fromkeys(name for figures in history for name in figures.validation))
-    capped = any(figures.epsilon is not None for figures in history)
-    columns = ["step", "learning rate", *(["ε at most"] if capped else []), *names]
-    rows = []
-    for figures in history:
-        cap = [] if not capped else ["" if figures.epsilon is None else f"{figures.epsilon:g}"]
-        found = [f"{figures.validation[name]:.4g}" if name in figures.validation else "" for name in names]
-        rows.append([f"{figures.step:,}", f"{figures.learning_rate:.4g}", *cap, *found])
-    return _notebooks.table(columns, rows, caption)
+    rates, caps = ({getattr(figures, name) for figures in history} for name in ("learning_rate", "epsilon"))
+    columns = {
+        **({"learning rate": [f"{figures.learning_rate:.4g}" for figures in history]} if len(rates) > 1 else {}),
+        **({"ε at most": [_number(figures.epsilon) for figures in history]} if len(caps) > 1 else {}),
+        **{name: [_number(figures.validation.get(name), ".4g") for figures in history] for name in names},
+    }
+    if not columns:
+        return ""
+    steps = [f"{figures.step:,}" for figures in history]
+    return _notebooks.table(("step", *columns), list(zip(steps, *columns.values(), strict=True)), caption)
+
+
+def _number(value: float | None, shown: str = "g") -> str:
+    return "" if value is None else format(value, shown)

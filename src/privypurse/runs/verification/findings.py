@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from privypurse import _notebooks
+
 BEYOND = (
     "that the model came out of training by this plan, with secret noise: no file can show it",
     "that all files were not rewritten together, with their digests: keep a digest of run.json elsewhere",
@@ -57,6 +59,18 @@ class Verified:
             "findings": [asdict(each) for each in self.findings],
             "beyond": list(BEYOND),
         }
+
+    def _repr_html_(self) -> str:
+        """In a notebook: line by line, and what no folder can prove."""
+        wrong, left = (len(self.of(verdict)) for verdict in (Verdict.WRONG, Verdict.OPEN))
+        title = "nothing that was checked is wrong" if self.sound else f"{wrong} of {len(self.findings)} do not fit"
+        rows = [(each.verdict.value, each.what, each.said) for each in self.findings]
+        return _notebooks.shown(
+            f"{self.run}: {title}" + (f", {left} not checked" if left else ""),
+            _notebooks.table(("", "what", "found"), rows),
+            _notebooks.words(f"What no folder can prove: {'; '.join(BEYOND)}."),
+            internal=self.edition == "internal",
+        )
 
     def __str__(self) -> str:
         lines = [f"{each.verdict.value:>12}  {each.what}: {each.said}" for each in self.findings]

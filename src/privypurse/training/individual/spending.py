@@ -14,6 +14,10 @@ from privypurse.accounting.odometer import Odometer, Reading
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.errors import InvalidInput
 from privypurse.plans import Plan
+from privypurse.plans.promise import Promise
+
+_SHOWN_PEOPLE = 20_000
+"""For more of them ε takes longer than a notebook should take to show something."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,18 +49,39 @@ class Spending:
         return f"Spending({self.plan.people:,} people, {self.reading}; sensitive: epsilon(), of({who}), active)"
 
     def _repr_html_(self) -> str:
-        """In a notebook: what it is, and who could still contribute. Nobody's ε is worked out for it."""
+        """In a notebook: what it is, each level's ε as far as that is quick, and who could still contribute."""
         who = "record" if self.plan.keyed_ids is None else "id"
         active = [(f"{step:,}", f"{people:,}") for step, people in self.active]
+        stay = len({people for _, people in self.active}) == 1
         told = [(f"{step:,}", f"{answer:.6g}") for step, answer in self.told]
         return _notebooks.shown(
             f"Spending of {self.plan.people:,} people, {self.reading}",
             _notebooks.words(self.text),
-            _notebooks.table(("step", "people"), active, "who could still contribute"),
+            self._by_level(),
+            _notebooks.lines([f"{active[0][1]} people could contribute to the end"] if stay else []),
+            _notebooks.table(("step", "people"), [] if stay else active, "who could still contribute"),
             _notebooks.table(("step", "answer"), told, "private answers of the stopping rule, which are public"),
             _notebooks.words(f"epsilon() gives everybody's ε, of({who}) one person their own."),
             internal=True,
         )
+
+    def _by_level(self) -> str:
+        """A table of what people spent, by Rényi divergences, which are quick; none of many people.
+
+        Neither where a plan shows none: levels under a ledger follow from what people have left, and those of a round
+        from who was drawn (rule 15, nothing follows from what is left).
+        """
+        plan = self.plan
+        if plan.ledger is not None or plan.promise is Promise.PART or plan.people > _SHOWN_PEOPLE:
+            return ""
+        spent, rows = self.epsilon_by_person("rdp"), []
+        for level, promised in enumerate(plan.levels.epsilon.tolist()):
+            those = spent[plan.level_of == level]
+            if those.size:
+                figures = (f"{promised:g}", f"{np.median(those):.4g}", f"{those.max():.4g}")
+                rows.append((f"{those.size:,}", *figures))
+        columns = ("people", "ε promised", "ε spent, half of them at most", "ε spent, the most")
+        return _notebooks.table(columns, rows, "by level, by Rényi divergences (rdp)")
 
     @property
     def reading(self) -> Reading:
