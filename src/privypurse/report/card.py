@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from privypurse.accounting.attacker_words import attacker_words
+from privypurse.audit.result import AuditResult
 from privypurse.errors import InvalidInput
 from privypurse.report.facts import PublicFacts
+from privypurse.report.fitting_audits import require_public
 from privypurse.report.registry import deployment
 from privypurse.report.usefulness import figure_rows
 from privypurse.runs.about import NOT_STATED
@@ -25,19 +27,21 @@ tags:
 _SEEDED = "**This run was seeded, so its noise can be repeated and taken off: a test, NOT private.**"
 
 
-def model_card(facts: PublicFacts) -> str:
-    """The card as Markdown, of public facts alone."""
+def model_card(facts: PublicFacts, audit: AuditResult | None = None) -> str:
+    """The card as Markdown, of public facts and a public audit alone."""
+    if audit is not None:
+        require_public(audit, facts)
     if facts.answer is not None:
         raise InvalidInput("an answer has no model, so there is no card of it; write its registry file instead")
     about = facts.about
     sections = [
         _HEAD,
         f"# {_plain(about.get('name', NOT_STATED) if _stated(about.get('name')) else f'Model of {facts.data}')}\n",
-        f"{_plain(about.get('description', NOT_STATED))}\n",
+        *([f"{_plain(about['description'])}\n"] if _stated(about.get("description")) else []),
         "## Intended use\n",
         f"{_plain(about.get('purpose', NOT_STATED))}\n",
         "## Privacy\n",
-        *_privacy(facts),
+        *_privacy(facts, audit),
         "## Evaluation\n",
         _evaluation(facts),
         "## Who answers for it\n",
@@ -46,13 +50,13 @@ def model_card(facts: PublicFacts) -> str:
     return "\n".join(sections).rstrip() + "\n"
 
 
-def _privacy(facts: PublicFacts) -> list[str]:
+def _privacy(facts: PublicFacts, audit: AuditResult | None) -> list[str]:
     if facts.seeded:
         return [f"{_SEEDED}\n"]
     entry = deployment(facts)["deployment"]
     loss, told = entry["privacy_loss"], entry["privacy_loss"].get("privacy_parameters", {})
     rows = (
-        ("Largest ε that may be told", _number(told.get("epsilon"))),
+        ("Nobody's ε is above", _number(told.get("epsilon"))),
         ("δ", _number(told.get("delta"))),
         ("Privacy unit", loss["privacy_unit"]),
         ("Neighbouring data sets", loss["privacy_unit_details"]),
@@ -62,12 +66,21 @@ def _privacy(facts: PublicFacts) -> list[str]:
         ("Trust", entry["deployment_model"]["actors"]),
         ("Over several uses", entry["deployment_model"]["release_type_details"]),
         ("Before training", entry["implementation"]["preprocessing_and_hyperparameter_tuning"]),
+        ("Audit", _audited(audit)),
     )
     words = [f"{_plain(loss['privacy_parameters_details'])}\n"]
     if {"epsilon", "delta"} <= set(told):
         said = attacker_words(told["epsilon"], told["delta"])
         words.append(f"In plain words, at the largest ε: {said}.\n")
     return [*words, _table(rows)]
+
+
+def _audited(audit: AuditResult | None) -> str:
+    """What attacks on made-up records found."""
+    if audit is None:
+        return NOT_STATED
+    verdict = "the claim is refuted" if audit.flagged else "nothing was found against the claim"
+    return f"{audit.attack}, on made-up records: {verdict} (confidence {audit.confidence_in_words})"
 
 
 def _evaluation(facts: PublicFacts) -> str:

@@ -85,6 +85,7 @@ def bars(
     x_label: str,
     y_label: str,
     limit: float | None = None,
+    end: float | None = None,
 ) -> Any:
     """Bars side by side, a group for each name and a colour for each series, from 0 up; a dashed line at a limit."""
     made = canvas(x_label, y_label, x_range=FactorRange(*names))
@@ -104,6 +105,8 @@ def bars(
     if limit is not None:
         made.hspan(y=[limit], line_color=TEXT, line_dash="dashed", line_width=1.5)
     made.y_range.start = 0
+    if end is not None:
+        made.y_range.end = end
     hover(made, drawn, ("", "@name"), ("@series", "@top{0.[0000]}"))
     return made
 

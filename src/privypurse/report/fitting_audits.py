@@ -48,7 +48,10 @@ def require_public(audit: AuditResult, facts: PublicFacts) -> None:
             "noise, steps and clip norm and with all levels that people could choose"
         )
     if why is not None:
-        raise InvalidInput(f"this audit cannot stand in a public report: {why}. Leave it out, or choose the internal")
+        raise InvalidInput(
+            f"this audit cannot stand in a public report: {why}. Leave it out, or choose the internal edition; where "
+            "noise was fixed beforehand, one of a plan of made-up budgets may stand there (docs/report.md)"
+        )
     require_same_plan(audit, facts)
 
 

@@ -62,7 +62,8 @@ def against_loss_chart(facts: InternalFacts) -> Chart | None:
     return Chart(
         "against-loss",
         "What people spent, against their loss",
-        f"Records that the model finds hard have larger gradients, and tend to cost their owners more.{told}",
+        f"Records that the model finds hard have larger gradients, and tend to cost their owners more. "
+        f"The stronger the colour, the more records.{told}",
         ("loss from", "to", "records", "mean ε, about"),
         tuple(
             (
@@ -115,7 +116,7 @@ def _group_chart(place: int, column: str, groups: Mapping[str, Any]) -> Chart:
     right = [groups[name].get("accuracy") for name in names]
     most, least = names[int(np.argmax(costs))], names[int(np.argmin(costs))]
     said = (
-        f"{most} spent most on average and {least} least."
+        f"'{most}' spent most on average and '{least}' least."
         if len(names) > 1
         else "There is one group alone to be shown."
     )

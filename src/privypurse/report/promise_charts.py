@@ -31,7 +31,7 @@ def levels_chart(facts: PublicFacts) -> Chart | None:
         "often out of 100 times. Tossing a coin is right 50 times: the dashed line.",
         ("level", "ε", "right at most, of 100"),
         tuple((name, f"{capped[name]:g}", f"{right[name]:.1f}") for name in names),
-        partial(bars, names, [("right at most", values)], "level", "of 100 guesses", 50.0),
+        partial(bars, names, [("right at most", values)], "level", "of 100 guesses", 50.0, 100.0),
     )
 
 

@@ -20,6 +20,7 @@ from privypurse.version import __version__
 
 _TIERS = ("name", "controller", "description", "purpose", "region")
 _PROOFS = {"pld": "privacy loss distributions, pessimistic", "rdp": "Rényi divergences", None: "Gaussian DP"}
+_TO_DO = "Before it is handed in: name registry_authors, and check tier, which follows from the fields filled in."
 _NEIGHBOURS = {
     "data": "The same list of people and budgets; one of them contributes nothing.",
     "presence": "One person, with data and declared ε, is there or not.",
@@ -57,8 +58,8 @@ def deployment(facts: PublicFacts) -> dict[str, Any]:
                 "mechanisms": _mechanisms(facts),
             },
             "administrative": {
-                "notes": f"Written by privypurse {__version__} from the public files of the run.",
-                "registry_authors": [about.get("controller", NOT_STATED)],
+                "notes": f"Written by privypurse {__version__} from the public files of the run. {_TO_DO}",
+                "registry_authors": [NOT_STATED],
             },
         },
     }

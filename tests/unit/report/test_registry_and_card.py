@@ -107,7 +107,7 @@ def test_a_seeded_run_is_not_registered_and_its_card_says_so(facts: PublicFacts)
     with pytest.raises(pp.InvalidInput, match="seeded"):
         deployment(seeded)
     assert "NOT private" in model_card(seeded)
-    assert "Largest ε" not in model_card(seeded)
+    assert "ε is above" not in model_card(seeded)
 
 
 def test_a_card_has_a_section_on_privacy(facts: PublicFacts, bare: PublicFacts) -> None:
@@ -115,11 +115,20 @@ def test_a_card_has_a_section_on_privacy(facts: PublicFacts, bare: PublicFacts) 
     head = yaml.safe_load(card.split("---\n")[1])
     assert "differential-privacy" in head["tags"]
     privacy = card.split("## Privacy\n")[1].split("## Evaluation")[0]
-    assert "| Largest ε that may be told | 4 |" in privacy
+    assert "| Nobody's ε is above | 4 |" in privacy
+    assert "| Audit | not stated |" in privacy
     assert "| δ | 1e-05 |" in privacy
     assert "times in 1" in privacy  # how often the best attacker is right
     assert "| Accuracy | " in card.split("## Evaluation\n")[1]
     assert "not stated" in model_card(bare).split("## Privacy\n")[1]
+    assert "not stated" not in model_card(bare).split("## Intended use")[0]  # no description that says nothing
+
+
+def test_an_entry_names_no_author_that_nobody_stated(facts: PublicFacts) -> None:
+    """Who fills out an entry need not be who answers for the data."""
+    told = deployment(facts)["deployment"]["administrative"]
+    assert told["registry_authors"] == ["not stated"]
+    assert "name registry_authors, and check tier" in told["notes"]
 
 
 def test_what_people_write_is_no_mark_up_in_a_card(facts: PublicFacts) -> None:

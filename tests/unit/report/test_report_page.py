@@ -104,6 +104,13 @@ def test_each_chart_has_a_sentence_and_its_numbers(run: Path) -> None:
             assert drawn["target_id"] == chart.key
 
 
+def test_charts_are_read_as_they_are_drawn(run: Path) -> None:
+    found = {c.key: c for s in page.internal_sections(internal_facts(run)) for c in s.charts}
+    assert (found["levels"].draw().y_range.start, found["levels"].draw().y_range.end) == (0, 100)  # of 100 guesses
+    assert "The stronger the colour, the more records." in found["against-loss"].sentence
+    assert "' spent most on average and '" in found["group-0"].sentence
+
+
 def test_certified_is_what_the_plan_costs(run: Path) -> None:
     [chart] = [c for s in page.internal_sections(internal_facts(run)) for c in s.charts if c.key == "steps"]
     plan = pp.Plan.load(run / "plan.json")
