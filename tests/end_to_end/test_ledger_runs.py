@@ -158,6 +158,26 @@ def test_a_second_training_in_a_shell_that_does_not_know_the_ledger(monkeypatch,
     assert "who is charged" in str(pp.verify("second"))
 
 
+@pytest.mark.slow
+def test_a_plan_without_the_ledger_is_refused_before_it_is_shown(monkeypatch, capsys):
+    """It would be shown as one by which nobody is charged; the mend is named as it is typed."""
+    monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", KEY.hex())
+    new_ledger(Path.cwd()).join(IDS, GRANTED)
+    table("one.csv", np.arange(N))
+    command = "plan one.csv --person id --steps 20 --batch-size 60 --noise-multiplier 3 --accountant rdp"
+    assert cli.main(command.split()) == 0
+    assert "applied to their records in any order" in " ".join(capsys.readouterr().out.split())
+    whole = CONFIG.format(table="one.csv", out="run", at_most=0.3)
+    planned = whole[whole.index("[plan]") : whole.index("[model]")]
+    Path("config.toml").write_text('plan = "plan.json"\n' + whole.replace(planned, ""))
+    for options in ([], ["--dry-run"]):
+        assert cli.main(["train", "config.toml", *options]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "made without a ledger" in said.err
+        assert "make it anew with --ledger" in said.err
+
+
 def test_delta_is_the_ledgers_where_nobody_chooses_one(monkeypatch, capsys):
     monkeypatch.setenv("PRIVYPURSE_LEDGER_KEY", KEY.hex())
     ledger = pp.Ledger.create("sqlite:///purses.db", epsilons=EPSILONS, delta=1e-6, key=KEY)

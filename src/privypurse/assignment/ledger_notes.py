@@ -43,7 +43,7 @@ def share_of_cap(ledger: Ledger, at_most: float, uses: int = 1) -> str:
     times = "" if uses == 1 else f" {uses} times"
     said = f"the cap, ε = {at_most:g},{times} is " + " and ".join(shares[: min(len(rungs), 2)]) + ", for life"
     if gone := _used_up(ledger, own):  # by this cap alone
-        said += f". After this run no noise can be solved for {gone}: give later runs noise_multiplier="
+        said += f". After this run no noise can be solved for {gone}: give later runs a noise multiplier"
     return said
 
 

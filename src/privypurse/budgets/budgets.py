@@ -107,8 +107,8 @@ class Budgets:
         """The id of each person, as it was given; an error where there are none, as a ledger needs."""
         if self.person is None:
             raise InvalidInput(
-                "a ledger knows people by id, and these budgets have none; name the column of ids (--person in a "
-                "command), or give Budgets(…, person=ids)"
+                "a ledger knows people by id, and these budgets have none; give person=, the column of ids of a "
+                "table, or the ids themselves"
             )
         return np.asarray(self.person[self.first_record])
 

@@ -43,8 +43,8 @@ def _import(options: argparse.Namespace, console: Console) -> None:
         raise pp.InvalidInput("no table is named; give TABLE, a file of consents, or --purses FILE --table TABLE")
     if (options.level is None) != (options.levels is None) or (options.level and options.epsilon):
         raise pp.InvalidInput(
-            "give --epsilon, a column of ε, or --level, a column of choices, with --levels, their ε; --epsilon is "
-            f"{options.epsilon!r}, --level is {options.level!r}, --levels is {options.levels!r}"
+            "give --epsilon, a column of ε, or --level, a column of choices, with --levels, their ε; given is "
+            + ", ".join(f"--{name}" for name in ("epsilon", "level", "levels") if vars(options)[name])
         )
     ledger = open_ledger(options)
     found = ledger.import_tables(

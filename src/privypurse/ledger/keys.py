@@ -16,10 +16,7 @@ from privypurse.errors import InvalidInput
 VARIABLE = "PRIVYPURSE_LEDGER_KEY"
 _LENGTH = 32  # bytes
 _KEYED = 16  # bytes of a keyed id; two of ten million people share one with a chance of 2^-82
-_HOW = (
-    f"name the key file (key= in Python, --key in a command), or set {VARIABLE} to its path or to the key's "
-    f"{2 * _LENGTH} hexadecimal digits"
-)
+_HOW = f"name the key file by key=, or set {VARIABLE} to its path or to the key's {2 * _LENGTH} hexadecimal digits"
 
 KeySource = bytes | str | Path | None
 

@@ -60,10 +60,10 @@ def facts(plan: PlannedTraining) -> list[str]:
 def whose(plan: PlannedTraining) -> str:
     """What binds the plan to its people."""
     if plan.keyed_ids is not None:
-        return "it knows its people by id (as keyed digests): it is applied to their records by person=, in any order"
+        return "it knows its people by id (as keyed digests): it is applied to their records in any order"
     if plan.seal is not None:
         return "it holds for the rows of its table as they are, in this order; made with ids it would follow people"
-    return "it holds for this order of rows; made from Budgets(…, person=ids) it would follow people"
+    return "it holds for this order of rows; made with ids it would follow people"
 
 
 def _lasting(ledger: UnderLedger) -> str:

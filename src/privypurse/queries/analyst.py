@@ -341,5 +341,5 @@ def _only(total: FloatArray) -> float:
 def _bounds(lower: float, upper: float) -> tuple[float, float]:
     low, high = (real(value, name, least=-1e100, most=1e100) for name, value in (("lower", lower), ("upper", upper)))
     if not low < high:
-        raise InvalidInput(f"lower is {low:g} and upper {high:g}; lower must lie below upper")
+        raise InvalidInput(f"lower= is {low:g} and upper= is {high:g}; the first must lie below upper=")
     return low, high

@@ -33,7 +33,7 @@ def _signs(out: Path, table: Path) -> Iterator[str]:
     whole = table.resolve()
     private = whole.with_name(f"{whole.name}.ledger")
     if private.exists():
-        yield f"{private} is the ledger of this table, to which questions about it were charged"
+        yield f"{private} is the ledger of this table, which questions about it are charged to"
     for folder in (out, whole.parent / "run"):  # as one that is to lie there, beside all others
         for file, _ in anchors.of_runs(folder):
             yield f"{file} is the anchor of a ledger"

@@ -44,6 +44,7 @@ from privypurse.training.devices import device_of
 from privypurse.training.evaluation import Score
 from privypurse.training.execution import Execution
 from privypurse.training.individual.accounting import Individual
+from privypurse.training.ledger_account import require_ledger
 from privypurse.training.loop import train
 from privypurse.training.trained import Trained
 from privypurse.training.validation import Validation
@@ -161,6 +162,7 @@ def _prepared(config: RunConfig, certifying: Progress | None, ledger: Ledger | N
         # A plan is kept beside a checkpoint: not that of a dry run.
         planning = replace(config, training=replace(settings, checkpoint=None)) if dry else config
         plan = plan_of(planning, len(records.train), certifying, ledger).for_records(records.train.person)
+        require_ledger(plan, ledger, settings.seed)  # before a plan is shown that nobody may train by
         sealed = Seal.of(config.data.table) if isinstance(config.data, Table) else None
     plan.require_kept(certifying)  # before anything is shown or written: it may have been altered
     return _Prepared(config, ranges, records, device, model, optimizer, plan, sealed)

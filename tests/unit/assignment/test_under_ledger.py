@@ -236,7 +236,7 @@ def test_a_plan_remembers_its_ledger_and_cap(ledger, tmp_path):
 
 def test_what_cannot_be_is_refused_by_name(ledger):
     shape = {**SHAPE, "noise_multiplier": 3.0, "ledger": ledger}
-    with pytest.raises(pp.InvalidInput, match=r"person=ids"):
+    with pytest.raises(pp.InvalidInput, match="give person=, the column of ids"):
         pp.plan(pp.Budgets(GRANTED, delta=DELTA), **shape)
     mine = type("Mine", (), {"name": "mine", "assign": Uniform().assign})()
     with pytest.raises(pp.InvalidInput, match=r"method is 'mine', which does not say .* Own\.RATE"):

@@ -1,9 +1,11 @@
 """Messages of the library as commands say them: flags where there are flags, keys where a file has them."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
+from command_line import run
 from privypurse.cli.arguments import in_flags
 
 PLAN = argparse.Namespace(table="t.csv", steps=1, people=None, batch_size=1, noise_multiplier=None, at_most=None)
@@ -50,3 +52,25 @@ def test_arguments_are_named_as_they_are_typed(said: str, by_plan: str, by_train
 def test_names_of_somebodys_own_stay(said: str) -> None:
     assert in_flags(said, PLAN) == said
     assert in_flags(said, TRAIN) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("query people.csv sum age --lower 5 --upper 1 --noise 5", "--lower is 5 and --upper is 1"),
+        ("query people.csv count --noise 5 --at-delta 2", "--at-delta must be"),
+        ("ledger import people.csv --level age --ledger sqlite:///l.db --key l.key", "given is --level\n"),
+        ("plan people.csv --steps 2 --batch-size 9", "or give --noise-multiplier and let --batch-size be"),
+        ("plan people.csv --steps 2 --batch-size 1 --people 9", "leave it out beside --steps"),
+    ],
+)
+def test_likely_mistakes_are_said_without_a_word_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PRIVYPURSE_LEDGER", raising=False)
+    Path("people.csv").write_text("epsilon,age\n1,3\n2,4\n", encoding="utf-8")
+    code, _, error = run(capsys, line)
+    assert code == 2
+    assert said in error
+    assert "None" not in error
