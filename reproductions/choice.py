@@ -56,6 +56,20 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Clients:
+    """Records over simulated clients of equal size, that train in rounds (`reproductions.federated_rivals`).
+
+    Steps are then those of a client in each round, and the batch is that of all clients together.
+    """
+
+    number: int
+    rounds: int
+    client_rate: float
+    reference: float
+    """The noise of Sample and Scale is such that a record with this ε would be drawn as in ordinary training."""
+
+
+@dataclass(frozen=True)
 class Stage:
     """One step of choosing: all combinations of the grid, for one method or for each of several by itself."""
 
@@ -90,6 +104,8 @@ class Rivals:
     paper: Mapping[str, float] = field(default_factory=dict)
     features: str = "scattering"
     """What networks see of a record: see `reproductions.sources`."""
+    clients: Clients | None = None
+    """None: all records lie in one place."""
     records: int | None = None
     """The first records alone, of the training and of the test part: for quick runs."""
 
@@ -110,6 +126,8 @@ class Rivals:
         settings = self.settings.with_(steps=3, batch_size=20)
         stages = [Stage({}, stage.methods) for stage in self.stages]
         few: dict[str, Any] = {"records": 140, "validation": 40, "seeds": 2}
+        if self.clients is not None:
+            few["clients"] = replace(self.clients, number=3, rounds=2)
         return replace(self, name=f"{self.name}-quick", settings=settings, stages=stages, **few)
 
 
@@ -120,6 +138,8 @@ def rivals_of(content: Mapping[str, Any], name: str) -> Rivals:
     given = {key: value for key, value in content.items() if key != "choice"}
     given |= {"lead": choice["lead"], "validation": choice["validation"], "choice_seeds": choice["seeds"]}
     given |= {"stages": [made(Stage, "[[choice.stages]]", each) for each in choice["stages"]]}
+    if "clients" in given:
+        given |= {"clients": made(Clients, "[clients]", given["clients"])}
     given |= {"settings": Settings().with_(**content.get("settings", {})), "name": name}
     return made(Rivals, f"table {name}", given)
 

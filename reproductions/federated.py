@@ -1,6 +1,6 @@
 """Federated cells (Liu et al. 2024, §7.2): personalised training beside its baselines, over simulated clients."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from privypurse.errors import PrivyPurseError
 from privypurse.federated import federation_run, silos, simulation
 from privypurse.federated.federation_run import Setting
-from privypurse.federated.parameters import state_of
+from privypurse.federated.parameters import State, state_of
 from privypurse.federated.silos import Federation, Silo
 from privypurse.training.evaluation import losses
 from reproductions.cell_data import Inputs
@@ -111,10 +111,15 @@ def _as_the_method_sees_them(method: str, granted: list[np.ndarray]) -> tuple[li
 
 
 def _without_privacy(federation: Federation, setting: Setting, seed: int) -> list[float]:
-    """Vanilla FedAvg: random batches, no clipping, no noise. The test accuracy after each round."""
+    """The test accuracy after each round."""
+    states = ordinary_rounds(federation, setting, seed)
+    return [silos.accuracy(simulation.load(federation.new_model(), state), federation.test) for state in states]
+
+
+def ordinary_rounds(federation: Federation, setting: Setting, seed: int) -> Iterator[State]:
+    """Vanilla FedAvg: random batches, no clipping, no noise. The parameters after each round."""
     state = simulation.new_state(federation.new_model, seed)
     rng = np.random.default_rng([seed, 6])
-    course = []
     for _ in range(setting.rounds):
         total = {name: np.zeros_like(value) for name, value in state.items()}
         joined = [silo for silo in federation.silos if rng.random() < setting.client_rate]
@@ -124,8 +129,7 @@ def _without_privacy(federation: Federation, setting: Setting, seed: int) -> lis
             for name, value in state_of(model).items():
                 total[name] += (value - state[name]) / len(joined)
         state = {name: value + total[name] for name, value in state.items()}
-        course.append(silos.accuracy(simulation.load(federation.new_model(), state), federation.test))
-    return course
+        yield state
 
 
 def _ordinary(model: nn.Module, tensors: tuple[Any, ...], setting: Setting, rng: np.random.Generator) -> None:

@@ -20,6 +20,8 @@ MEASURES = {
     "accuracy": "Test accuracy, %",
     "overall": "Test accuracy, %",
     "classes": "Test accuracy by class, %",
+    "course": "Test accuracy on the way, %, at parts of all steps",
+    "course_classes": "Test accuracy by class on the way, %, at parts of all steps",
     "gap": "Largest less smallest of the classes' mean accuracies, points",
     "seconds": "Training, seconds",
     "planning_seconds": "Making the plan, seconds",
@@ -31,7 +33,7 @@ MEASURES = {
     "active": "Records that still contribute: at the first step, after the fixed steps, at the end",
 }
 PLOTS = ("bars", "lines", "classes", "individual", "active", "rounds")
-_LATER = {"augmented": False, "views": 1, "average": None}
+_LATER = {"augmented": False, "views": 1, "average": None, "course": 0}
 FEDERATED = ("personalised", "minimum", "dropout", "none")
 """Liu et al. (2024), §7.2: each at their own ε; all at the smallest; all at the mean, without those who grant less;
 no privacy. Minimum and dropout need everybody's ε in one place: they exist in simulations only."""
@@ -60,6 +62,8 @@ class Training:
     """How often each record goes through the model in a step; the mean of its gradients is clipped."""
     average: float | None = None
     """The decay of the moving average of weights that is judged in the end; None: the last weights."""
+    course: int = 0
+    """How often the model is judged on the way, at equal distances, the end included."""
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -75,6 +79,7 @@ class Training:
         real(self.clip_norm, "[training] clip_norm", above=0)
         real(self.momentum, "[training] momentum", least=0, below=1)
         integer(self.views, "[training] views")
+        integer(self.course, "[training] course", least=0)
         if self.average is not None:
             real(self.average, "[training] average", least=0, below=1)
         if not isinstance(self.augmented, bool):
@@ -173,6 +178,7 @@ class Cell:
             batch_size=self.training.batch_size if self.training.batch_size == "all" else 16,
             extra_steps=min(self.training.extra_steps, 6),
             views=min(self.training.views, 2),
+            course=min(self.training.course, 3),
             stop=None if self.training.stop is None else {**self.training.stop, "every": 3, "queries": 2},
         )
         federation = None if self.federation is None else replace(self.federation, rounds=2)

@@ -144,7 +144,7 @@ def _active(axes: Any, grid: Grid, results: Results) -> None:
 
 
 def _rounds(figure: Figure, grid: Grid, results: Results) -> None:
-    """Accuracy over rounds, a panel for each row (Liu et al. 2024, Figure 8)."""
+    """Accuracy over rounds, or at parts of a training, a panel for each row (Liu et al. 2024, Figure 8)."""
     rows = [row for row in grid.rows if any((row, column) in results for column in grid.columns)]
     across = min(3, len(rows))
     down = math.ceil(len(rows) / across)
@@ -155,7 +155,8 @@ def _rounds(figure: Figure, grid: Grid, results: Results) -> None:
         axes.set_title(row, fontsize=9)
     for unused in panels[len(rows) :]:
         unused.set_axis_off()
-    figure.supxlabel("round", fontsize=9)
+    federated = any(cell.federation is not None for cell in grid.cells.values())
+    figure.supxlabel("round" if federated else "part of all steps", fontsize=9)
     figure.supylabel("test accuracy, %", fontsize=9)
     panels[0].legend(fontsize=7)
 

@@ -60,7 +60,7 @@ def _versions(each: Mapping[str, str]) -> str:
 
 
 def _table(grid: Grid, results: Results, measure: str) -> list[str]:
-    if measure in ("classes", "epsilon", "released", "active"):
+    if measure in ("classes", "course", "course_classes", "epsilon", "released", "active"):
         return _long(grid, results, measure)
     lines = ["| | " + " | ".join(grid.columns) + " |", "| --- |" + " --- |" * len(grid.columns)]
     for row in grid.rows:
@@ -93,15 +93,21 @@ def _long(grid: Grid, results: Results, measure: str) -> list[str]:
     width = max((len(np.atleast_1d(f[0])) for o in results.values() if (f := mean_of(o, measure))), default=0)
     heads = {
         "classes": [str(k) for k in range(width)],
+        "course": [f"{k}/{width}" for k in range(1, width + 1)],
+        "course_classes": [f"{k}/{width}" for k in range(1, width + 1)],
         "active": ["first", "middle", "last"],
     }.get(measure, ["mean", *map(str, QUANTILES)])
-    digits = {"classes": 2, "active": 0}.get(measure, 3)
+    digits = {"classes": 2, "course": 2, "course_classes": 2, "active": 0}.get(measure, 3)
     lines = ["| | | " + " | ".join(heads) + " |", "| --- | --- |" + " --- |" * len(heads)]
     for row in grid.rows:
         for column in grid.columns:
             found = mean_of(results.get((row, column), ()), measure)
             if found is not None:
-                lines.append(f"| {row} | {column} | " + " | ".join(_number(v, digits) for v in found[0]) + " |")
+                by_class = measure == "course_classes"
+                told = np.transpose(found[0]).tolist() if by_class else [found[0]]
+                for k, values in enumerate(told):
+                    name = f"{column}, class {k}" if by_class else column
+                    lines.append(f"| {row} | {name} | " + " | ".join(_number(v, digits) for v in values) + " |")
             figure = grid.figure(measure, row, column)
             if figure is not None:
                 lines.append("| | paper | " + " | ".join(f"{value:g}" for value in figure) + " |")

@@ -21,6 +21,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.without_privacy import train_ordinarily
+from reproductions import federated_rivals
 from reproductions.averages import Averages
 from reproductions.choice import Choice, Rivals, Settings, Unfinished
 from reproductions.data import classes_of
@@ -104,8 +105,9 @@ def outcome(choice: Choice, job: Job, folder: Path, device: str) -> Line:
     x, y, other_x, other_y = _records(table.features, table.data, settings.of_records(), *where, held)
     epsilon = epsilon_of(table.budgets, y.cpu().numpy(), np.random.default_rng([job.seed, 3]))
     network = partial(source_of(table.features).network, settings, x, classes_of(table.data), where[0])
+    train = trained if table.clients is None else partial(federated_rivals.trained, table.clients)
     with _products(table.features):
-        model, averages, said = trained(method, settings, network, (x, y), epsilon, table.delta, job.seed)
+        model, averages, said = train(method, settings, network, (x, y), epsilon, table.delta, job.seed)
         if choosing:
             found = {}
             for decay in settings.decays:

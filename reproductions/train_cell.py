@@ -1,9 +1,10 @@
 """One cell of a table, once: budgets, plan, training, and what came of it as plain data."""
 
+import itertools
 import math
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,8 @@ class _Training:
     device: torch.device
     inputs: Inputs
     until: Until | None
+    course: list[Line] = field(default_factory=list)
+    """Scores on the way."""
 
     def outcome(self) -> Line:
         begun = time.perf_counter()
@@ -105,6 +108,9 @@ class _Training:
             "made_up": self.inputs.made_up,
             **self._scores(model),
         }
+        if self.course:
+            out["course"] = [each["accuracy"] for each in self.course]
+            out["course_classes"] = [each["classes"] for each in self.course]
         if plan is not None:
             out |= _promises(plan)
         if spending is not None:
@@ -170,6 +176,20 @@ class _Training:
         training = self.cell.training
         return torch.optim.SGD(model.parameters(), lr=training.learning_rate, momentum=training.momentum)
 
+    def _watch(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Judge the model on the way, as often as the cell says."""
+        parts, steps = self.cell.training.course, self.cell.training.steps_for(self._records)
+        moments = {round(steps * part / parts) for part in range(1, parts + 1)}
+        if not moments:
+            return
+        count = itertools.count(1)
+
+        def look(*_: Any) -> None:
+            if next(count) in moments:
+                self.course.append(self._scores(model))
+
+        optimizer.register_step_post_hook(look)
+
     def _physical(self, model: nn.Module) -> int | None:
         largest = _LARGEST_BATCH.get(self.device.type, 2_000)
         if sum(value.numel() for value in model.parameters()) > _LARGE_MODEL:
@@ -185,6 +205,7 @@ class _Training:
             return done.model, done.steps, None
         model = self._new_model()
         optimizer = self._new_optimizer(model)
+        self._watch(model, optimizer)
         if plan is None:
             steps = self.cell.training.steps_for(self._records)
             train_ordinarily(model, optimizer, records.tensors, losses, steps=steps, batch_size=self._batch)
@@ -193,7 +214,7 @@ class _Training:
             plan = replace(plan, promise=pp.Promise.PART)
         execution = pp.Execution(max_physical_batch=self._physical(model))
         how: dict[str, Any] = {"individual": self._individual(), "execution": execution, "seed": self.seed}
-        if self.until is not None:
+        if self.until is not None and not self.cell.training.course:  # a checkpoint does not hold the course
             how |= {"checkpoint": self.until.folder, "callbacks": [self.until]}
         decay = self.cell.training.average
         averages = None if decay is None else Averages(model, [decay])

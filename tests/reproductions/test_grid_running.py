@@ -157,6 +157,28 @@ def test_the_same_seed_gives_the_same_and_another_one_another() -> None:
     assert one["groups"] != other["groups"]
 
 
+def test_a_look_on_the_way_changes_nothing_and_ends_with_the_end() -> None:
+    cell = _first(quick("boenisch-figure-7"))
+    assert cell.training.course == 3
+    plain = replace(cell, training=replace(cell.training, course=0))
+    looked, other = train_cell.outcome(cell, 0), train_cell.outcome(plain, 0)
+    assert "course" not in other
+    assert "course" not in plain.plain()["training"]  # trainings from before keep their names
+    assert looked["classes"] == other["classes"] == looked["course_classes"][-1]
+    assert looked["accuracy"] == other["accuracy"] == looked["course"][-1]
+    early = replace(cell, training=replace(cell.training, course=0, steps=1))
+    assert len(looked["course"]) == 3
+    assert train_cell.outcome(early, 0)["classes"] != looked["classes"]  # so that it matters when it is looked at
+
+
+def test_accuracy_by_class_on_the_way_is_told_class_by_class(tmp_path: Path) -> None:
+    grid = quick("boenisch-figure-7")
+    line = {"course_classes": [[1.0, 2.0], [3.0, 4.0], [5.0, None]], "made_up": False, "seed": 0}
+    text = "\n".join(report._long(grid, {("MNIST", "Sample"): [line]}, "course_classes"))
+    assert "| MNIST | Sample, class 0 | 1.00 | 3.00 | 5.00 |" in text
+    assert "| MNIST | Sample, class 1 | 2.00 | 4.00 | – |" in text
+
+
 def _first(grid: Grid) -> Cell:
     return next(cell for cell in grid.cells.values() if cell.method == "sample")
 
