@@ -160,8 +160,17 @@ def trained(
 
     if method == "none":
         batch = max(1, settings.batch_size // clients.number)
-        fixed = (clients.rounds, settings.steps, clients.client_rate, delta, batch, settings.learning_rate, 1.0)
-        follow(ordinary_rounds(federation, Setting(*fixed), seed))
+        setting = Setting(
+            rounds=clients.rounds,
+            local_steps=settings.steps,
+            client_rate=clients.client_rate,
+            delta=delta,
+            batch_size=batch,
+            learning_rate=settings.learning_rate,
+            clip_norm=settings.clip_norm,  # of no use here
+            records_per_client=federation.records / clients.number,
+        )
+        follow(ordinary_rounds(federation, setting, seed))
         return model, averages, {"learning_rate": settings.learning_rate}
     terms, used, rate = terms_of(method, clients, settings, epsilon, delta)
     terms = replace(terms, learning_rate=step_length(terms, settings.walk))
