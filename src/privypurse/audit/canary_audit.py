@@ -20,7 +20,7 @@ from privypurse.accounting import Progress
 from privypurse.arrays import FloatArray, IntArray
 from privypurse.audit import readings, roc
 from privypurse.audit.canaries import Canaries, Loss, Scored, WithCanaries, with_canaries
-from privypurse.audit.claims import audited_levels, claimed, constants_of, family_of, require_somebody
+from privypurse.audit.claims import audited_levels, claimed, constants_of, family_of, not_attacked, require_somebody
 from privypurse.audit.families import Family
 from privypurse.audit.own_directions import SHARE, Others
 from privypurse.audit.own_directions import places as own_places
@@ -102,6 +102,7 @@ class CanaryAudit:
         return AuditResult(
             attack="canaries",
             plan=constants_of(self.subject.plan),
+            not_attacked=not_attacked(self.subject.plan, self.levels),
             data=self.subject.data,
             edition="internal" if self.subject.data == "members" else None,
             delta=max(group.delta for group in groups),

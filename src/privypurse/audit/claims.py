@@ -14,10 +14,19 @@ from privypurse.plans import Plan
 
 def audited_levels(plan: Plan, groups: int) -> IntArray:
     """At most so many levels: of those with people who are drawn, the lowest ε, the highest, and between."""
-    found = np.flatnonzero((plan.people_by_level() > 0) & (plan.levels.rate > 0))
+    found = _drawn(plan)
     if found.size <= groups:
         return found
     return found[np.linspace(0, found.size - 1, groups).round().astype(np.int64)]
+
+
+def not_attacked(plan: Plan, levels: IntArray) -> tuple[str, ...]:
+    """The other levels with people who are drawn, by name. They tell what somebody chose."""
+    return tuple(f"ε = {epsilon:g}" for epsilon in plan.levels.epsilon[np.setdiff1d(_drawn(plan), levels)])
+
+
+def _drawn(plan: Plan) -> IntArray:
+    return np.flatnonzero((plan.people_by_level() > 0) & (plan.levels.rate > 0))
 
 
 def require_somebody(plan: Plan) -> None:

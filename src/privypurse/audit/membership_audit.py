@@ -17,7 +17,7 @@ from privypurse.accounting import Progress
 from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.audit import lira, membership_bound
 from privypurse.audit.by_group import GroupScores, by_group, paired_difference
-from privypurse.audit.claims import audited_levels, claimed, constants_of, family_of, require_somebody
+from privypurse.audit.claims import audited_levels, claimed, constants_of, family_of, not_attacked, require_somebody
 from privypurse.audit.families import Family
 from privypurse.audit.loss_threshold import loss_threshold
 from privypurse.audit.result import AuditResult, Cost, Group, Roc, confidence_of_each, over_groups
@@ -142,6 +142,7 @@ class MembershipAudit:
         return AuditResult(
             attack=self.attack,
             plan=constants_of(self.subject.plan),
+            not_attacked=not_attacked(self.subject.plan, levels),
             data=self.subject.data,
             edition="internal" if self.subject.data == "members" else None,
             delta=max(group.delta for group in groups),

@@ -151,6 +151,8 @@ class AuditResult(_Plain, frozen=True, kw_only=True):
     edition: Literal["internal"] | None = None
     plan: PlanConstants | None = None
     """None where no one plan was attacked, and in files from before."""
+    not_attacked: tuple[str, ...] = ()
+    """Levels of the plan that were left out: they tell what somebody chose, and stand in no public report."""
 
     def __post_init__(self) -> None:
         if (self.data == "members") != (self.edition == "internal"):
@@ -195,6 +197,12 @@ class AuditResult(_Plain, frozen=True, kw_only=True):
             _notebooks.lines(self.words),
             internal=True,
         )
+
+    @property
+    def left_out_in_words(self) -> str:
+        """The levels that were not attacked; nothing is said of them."""
+        some, most = self.not_attacked, 8
+        return ", ".join(some[:most]) + (f" and {len(some) - most:,} more" if len(some) > most else "")
 
     def to_json(self) -> str:
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"

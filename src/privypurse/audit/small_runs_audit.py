@@ -10,7 +10,7 @@ from privypurse._validate import integer, real
 from privypurse.accounting import Progress, Release
 from privypurse.accounting.attacker_words import attacker_words
 from privypurse.audit import roc
-from privypurse.audit.claims import audited_levels, claimed, constants_of, family_of, require_somebody
+from privypurse.audit.claims import audited_levels, claimed, constants_of, family_of, not_attacked, require_somebody
 from privypurse.audit.collusion import collusion
 from privypurse.audit.result import AuditResult, Cost, Group, Roc, confidence_of_each, over_groups
 from privypurse.audit.small_runs import SmallWorld, traces
@@ -92,6 +92,7 @@ class SmallRunsAudit:
         return AuditResult(
             attack="small-runs",
             plan=constants_of(self.plan),
+            not_attacked=not_attacked(self.plan, levels),
             data="made up",
             delta=max(group.delta for group in groups),
             confidence=self.confidence,

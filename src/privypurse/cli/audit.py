@@ -229,6 +229,8 @@ def _show(result: AuditResult, console: Console, said: tuple[str, ...]) -> None:
             group.name, f"{group.claimed_epsilon:.3f}", *bounds, auc, "FLAGGED" if group.flagged else "cleared"
         )
     console.print(table)
+    if result.not_attacked:
+        say(console, f"Not attacked: {result.left_out_in_words}. Raise --groups to have them in.")
     for sentence in result.words:
         if sentence not in said:
             say(console, sentence)

@@ -47,6 +47,8 @@ def require_public(audit: AuditResult, facts: PublicFacts) -> None:
             "its groups tell which levels somebody chose; audit a plan of made-up budgets instead, with the same "
             "noise, steps and clip norm and with all levels that people could choose"
         )
+    elif audit.not_attacked:
+        why = "it names levels that it left out, which nobody was offered: they tell what somebody chose"
     if why is not None:
         raise InvalidInput(
             f"this audit cannot stand in a public report: {why}. Leave it out, or choose the internal edition; where "

@@ -181,6 +181,7 @@ def correctness(audit: AuditResult | None, charts: tuple[Chart, ...] = ()) -> Se
         (
             ("Audit", f"{audit.attack}, on {whose}"),
             ("Plan attacked", NOT_STATED if audit.plan is None else "one with the constants of this run's plan"),
+            *((("Not attacked", audit.left_out_in_words),) if audit.not_attacked else ()),
             ("Confidence", audit.confidence_in_words),
             ("Cost", cost),
         ),

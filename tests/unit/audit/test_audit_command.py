@@ -5,12 +5,14 @@ import pytest
 
 import command_line
 import privypurse as pp
+from privypurse.audit.claims import not_attacked
 from privypurse.audit.result import AuditResult
 from privypurse.audit.subject import made_up_features, made_up_targets, some_levels, stand_in, subject_of
 from privypurse.datasets.encoder import Encoder
 from privypurse.datasets.encoding import Categories, Flag, Range
 from privypurse.datasets.targets import Classes, Flags, Number
 from privypurse.errors import InvalidInput
+from privypurse.report.sections import correctness
 from privypurse.training import setup
 from privypurse.training.grid_noise import GridNoise
 
@@ -95,6 +97,18 @@ def test_what_is_no_plan_is_named_with_what_to_name_instead(tmp_path, capsys):
         assert "the folder of a run" in error
     with pytest.raises(InvalidInput, match=r"people\.csv: this is no audit\.json"):
         AuditResult.load(tmp_path / "people.csv")
+
+
+@pytest.mark.slow
+def test_levels_that_are_left_out_are_named(tmp_path, capsys):
+    plan = pp.plan(pp.Budgets([1.0, 2.0, 4.0] * 20, delta=1e-5), "uniform", steps=4, batch_size=20, accountant="rdp")
+    plan.save(tmp_path / "plan.json")
+    line = f"audit {tmp_path / 'plan.json'} --canaries 50 --groups 2 -o {tmp_path / 'audit'}"
+    assert "Not attacked: ε = 2." in command_line.done(capsys, line)
+    found = AuditResult.load(tmp_path / "audit")
+    assert found.not_attacked == ("ε = 2",)
+    assert ("Not attacked", "ε = 2") in correctness(found).facts
+    assert not_attacked(plan, np.array([0, 1, 2])) == ()
 
 
 def test_a_breakdown_is_not_taken_for_a_flag(plan_file, tmp_path, capsys, monkeypatch):

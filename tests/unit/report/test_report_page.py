@@ -171,6 +171,8 @@ def test_an_audit_is_public_only_if_it_tells_of_nobody(runs: Callable[..., Path]
         page.report(fixed, audit=audit(data="members"))
     with pytest.raises(pp.InvalidInput, match="tell which levels somebody chose"):
         page.report(fixed, audit=audit(("ε = 1", "ε = 2")))
+    with pytest.raises(pp.InvalidInput, match="names levels that it left out"):
+        page.report(fixed, audit=msgspec.structs.replace(audit(), not_attacked=("ε = 3",)))
     with pytest.raises(pp.InvalidInput, match="bounds tell the noise"):
         page.report(solved, audit=audit())
 
