@@ -87,9 +87,10 @@ class CanaryAudit:
         """What it will take, before it begins: a few steps are timed, on made-up records."""
         count = self.levels.size
         seconds = self._seconds_a_step() * self.subject.plan.all_steps + count
+        groups = "one budget group" if count == 1 else f"each of {count} budget groups"
         return (
-            f"one training of {self.subject.plan.all_steps:,} steps with {self.canaries:,} canaries in each of "
-            f"{count} budget groups, half of them in; about {max(1, round(seconds)):,} seconds"
+            f"one training of {self.subject.plan.all_steps:,} steps with {self.canaries:,} canaries in "
+            f"{groups}, half of them in; about {max(1, round(seconds)):,} seconds"
         )
 
     def run(self, progress: Progress | None = None) -> AuditResult:

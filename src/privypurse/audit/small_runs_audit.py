@@ -68,8 +68,9 @@ class SmallRunsAudit:
         traces(SmallWorld(self.plan, int(levels[0])), True, self._runs, steps=min(_TRIAL, self.plan.steps))
         a_step = (time.perf_counter() - begun) / min(_TRIAL, self.plan.steps)
         seconds = levels.size * (2 * a_step * self.plan.steps + 2)
+        groups = "one budget group" if levels.size == 1 else f"{levels.size} budget groups"
         return (
-            f"{levels.size} budget groups, {self._runs:,} runs of {self.plan.steps:,} steps with a person and as "
+            f"{groups}, {self._runs:,} runs of {self.plan.steps:,} steps with a person and as "
             f"many without; about {max(1, round(seconds)):,} seconds"
         )
 

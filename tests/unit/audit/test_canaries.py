@@ -176,4 +176,4 @@ def test_what_is_given_wrongly_is_named(options, named):
 
 @pytest.mark.slow
 def test_the_cost_is_said_before():
-    assert "one training of 8 steps with 1,000 canaries in each of 1 budget groups" in audit().cost
+    assert "one training of 8 steps with 1,000 canaries in one budget group, half" in audit().cost
