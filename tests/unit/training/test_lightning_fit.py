@@ -450,7 +450,7 @@ def test_under_a_ledger_steps_are_reserved_and_charged(tmp_path):
     assert np.allclose(charged(ledger, ids), due, rtol=1e-6, atol=1e-9)
     assert due.max() > 0
     assert logger.told["epsilon_at_most"] == pytest.approx(0.1)  # the cap, and not what somebody holds
-    with pytest.raises(pp.InvalidInput, match="give ledger="):
+    with pytest.raises(pp.InvalidInput, match="give it as ledger="):
         PrivateDataModule(records(30), plan, person=ids)
 
 
