@@ -6,9 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import dp_accounting
 import numpy as np
 import pytest
 import torch
+from dp_accounting.pld import PLDAccountant
 from torch import Tensor, nn
 
 from privypurse.errors import InvalidInput
@@ -43,13 +45,10 @@ def train(method: str, settings: Settings = SMALL, clients: Clients = THREE) -> 
 
 def by_another_accountant(client: Client) -> list[float]:
     """What each level faces in all rounds, by Google's accountant."""
-    accounting = pytest.importorskip("dp_accounting")
-    from dp_accounting.pld import PLDAccountant
-
     terms, levels, found = client.offer.terms, client.plan.levels, []
     for rate, clip in zip(levels.rate.tolist(), levels.clip_norm.tolist(), strict=True):
         noise = terms.noise_multiplier * terms.clip_norm / clip
-        event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(noise))
+        event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
         found.append(PLDAccountant().compose(event, terms.local_steps * terms.cap).get_epsilon(terms.delta))
     return found
 
