@@ -115,11 +115,14 @@ def internal_facts(run: str | Path | RunFolder) -> InternalFacts:
     found = {name: _read(folder, name) for name in folder.files if name in _READ}
     metrics = _json(folder, "metrics.json")
     facts = _facts(folder, tuple(sorted(n for n, f in folder.files.items() if f.public)), {FACTS: metrics, **found})
-    sigma = metrics.get("noise_multiplier", facts.noise_multiplier)
+    plan = _plan(folder)
+    kept: dict[str, Any] = {"noise_multiplier": metrics.get("noise_multiplier", facts.noise_multiplier)}
+    if plan is not None:  # also of a run that was broken off, and where steps are not public
+        kept = {"noise_multiplier": plan.noise_multiplier, "fixed_steps": plan.steps}
     promised, spent = _spending(folder)
     return InternalFacts(
-        shown=_with(facts, noise_multiplier=sigma, steps=metrics.get("steps", facts.steps)),
-        plan=_plan(folder),
+        shown=_with(facts, **kept, steps=metrics.get("steps", facts.steps)),
+        plan=plan,
         metrics=metrics,
         promised=promised,
         spent=spent,

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 import privypurse as pp
+from privypurse.audit.claims import constants_of
+from privypurse.audit.result import AuditResult, Cost, Group
 from privypurse.errors import PrivyPurseWarning
 from privypurse.ledger import keys
 from privypurse.ledger.private import private_ledger
 from privypurse.queries.table_ledger import table_ledger
 from privypurse.report.facts import PublicFacts, internal_facts, public_facts
+from privypurse.report.fitting_audits import require_same_plan
 from privypurse.runs.config import parse_config
 from privypurse.runs.folder import RunFolder
 from privypurse.runs.public_choices import PublicChoices
@@ -100,6 +104,25 @@ def test_steps_that_tell_how_many_people_there_are_stay_inside(tmp_path: Path) -
     assert '"steps"' not in (folder / "facts.json").read_text("utf-8")
     assert '"step"' not in (folder / "test.json").read_text("utf-8")
     assert internal_facts(folder).shown.steps == 6  # 1.5 · 40 people / 10
+
+
+def test_inside_an_audit_of_the_runs_own_plan_fits_where_its_steps_and_noise_are_not_public(tmp_path: Path) -> None:
+    inside = internal_facts(trained(tmp_path, plan="epochs = 1.5"))
+    assert inside.plan is not None
+    group = Group(name="all", claimed_epsilon=1.0, delta=inside.shown.delta or 0.0, flagged=False)
+    known = {"confidence": 0.95, "verdict_reading": "f-dp", "cost": Cost(trainings=1, seconds=1.0), "words": ()}
+    audit = AuditResult(
+        attack="canaries",
+        data="made up",
+        delta=group.delta,
+        groups=(group,),
+        plan=constants_of(inside.plan),
+        **known,
+    )
+    require_same_plan(audit, inside.shown)
+    longer = msgspec.structs.replace(constants_of(inside.plan), steps=7)
+    with pytest.raises(pp.InvalidInput, match="steps is 7 there and 6 here"):
+        require_same_plan(msgspec.structs.replace(audit, plan=longer), inside.shown)
 
 
 @pytest.mark.slow
