@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=float, default=EPOCHS)
     parser.add_argument("--method", default="sample", choices=("sample", "scale"))
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no model after so many")
+    parser.add_argument("--part", default="1/1", help="2/3: train the second third of the models; side by side, say")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("results/membership"))
     parser.add_argument("--quick", action="store_true", help="400 records, 6 models, 2 steps: does it run?")
@@ -55,6 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not _trained(training, member, options):
         print("not all models are trained; call this again to go on")
         return 1
+    if options.part != "1/1":
+        return 0  # what is found needs all
     found = _found(training, member, options)
     (options.out / "membership.json").write_text(
         json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
@@ -102,7 +105,8 @@ def _trained(training: ShadowTraining, member: np.ndarray, options: argparse.Nam
     wanted = [(number, True) for number in range(options.models)] + [
         (number, False) for number in range(options.plain)
     ]
-    for number, private in wanted:
+    which, parts = map(int, options.part.split("/"))
+    for number, private in wanted[which - 1 :: parts]:
         path = _file(options, number, private)
         if path.exists():
             continue

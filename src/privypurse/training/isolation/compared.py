@@ -19,8 +19,14 @@ _SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
 # others. On average over all entries they may differ by these shares: of what records differ by, and of their size.
 _SAME_ON_AVERAGE = (1e-3, 1e-4)
 
+# Where a unit stands at its kink (ReLU, the largest of a pool) rounding decides what comes back through it: all, or
+# nothing. What comes back to a record at another place may differ by this share of all that does.
+_AT_KINKS = 0.02
+
+# What equal passes differ by counts that often: the largest entry, which jumps, and the average, which does not.
+_CHANCE = (3.0, 1.25)
 _BY_CHANCE = 0.1  # of the size of what comes back: no more than this is put down to the order of a GPU's threads
-_AGAIN = 8  # times at most that a pass is repeated to see what it differs by from itself: often by nothing
+_AGAIN = 8  # times at most that two passes are repeated: what differs by chance does not differ each time
 
 MODEL = "what the model gives"
 
@@ -32,32 +38,40 @@ Seen = list[tuple[str, Tensor]]
 
 
 def first_changed(
-    whole: Seen, other: Seen, rows: Tensor, again: Callable[[], Seen] | None = None, moved: bool = False
+    whole: Seen,
+    other: Seen,
+    rows: Tensor,
+    again: Callable[[], tuple[Seen, Seen]] | None = None,
+    moved: bool = False,
 ) -> str | None:
     """The first layer for which these rows, the first ones if ``other`` has no more, are not the same in both.
 
     Rows that were ``moved`` to other places may be added up in another order, as may those of another number of
-    records. ``again`` is the pass of ``whole`` once more, asked for on a GPU alone: it adds up some sums (of
-    attention, in the backward pass) in whatever order threads come, and what equal passes differ by tells nothing of
-    other records.
+    records. ``again`` makes both passes once more; it is for backward passes, and asked for on a GPU and where rows
+    were moved: a GPU adds up some sums (of attention) in whatever order threads come, and what equal passes differ by
+    tells nothing of other records; and a record that had a unit at its kink then stands at another place. What
+    depends on others does so each time.
     """
-    name = _first_changed(whole, other, rows, None, moved)
-    if name is None or again is None or not whole[0][1].is_cuda:
+    name = _first_changed(whole, other, rows, None, moved, again is not None)
+    if name is None or again is None or not (moved or whole[0][1].is_cuda):
         return name
     by_itself: list[Tensor] | None = None
     for _ in range(_AGAIN):
-        repeated = again()
+        repeated, other = again()
         if len(repeated) != len(whole):
             break
-        apart = [_apart(one, now) for (_, one), (_, now) in zip(whole, repeated, strict=True)]
-        by_itself = apart if by_itself is None else list(map(torch.maximum, by_itself, apart))
-        name = _first_changed(whole, other, rows, by_itself, moved)
+        if not moved:
+            apart = [_by_itself(one, now) for (_, one), (_, now) in zip(whole, repeated, strict=True)]
+            by_itself = apart if by_itself is None else list(map(torch.maximum, by_itself, apart))
+        name = _first_changed(repeated, other, rows, by_itself, moved, True)
         if name is None:
             break
     return name
 
 
-def _first_changed(whole: Seen, other: Seen, rows: Tensor, by_itself: list[Tensor] | None, moved: bool) -> str | None:
+def _first_changed(
+    whole: Seen, other: Seen, rows: Tensor, by_itself: list[Tensor] | None, moved: bool, came_back: bool
+) -> str | None:
     names: list[str] = []
     changed: list[Tensor] = []
     most = int(rows[-1]) + 1
@@ -67,9 +81,9 @@ def _first_changed(whole: Seen, other: Seen, rows: Tensor, by_itself: list[Tenso
             continue
         mine, now = one[index[one.device]], two[index[one.device]]
         if mine.shape == now.shape:
-            alone = one.new_zeros((1,), dtype=torch.float64) if by_itself is None else by_itself[place]
-            one_shape = one.shape == two.shape and not moved
-            verdict = _changed(mine, now, one, alone, one_shape=one_shape)
+            alone = one.new_zeros((2,), dtype=torch.float64) if by_itself is None else by_itself[place]
+            kinks = moved and came_back
+            verdict = _changed(mine, now, one, alone, one_shape=one.shape == two.shape and not moved, kinks=kinks)
             changed.append(verdict.to(whole[0][1].device))
             names.append(name)
     verdicts = torch.stack(changed).tolist() if changed else []  # a GPU is asked once
@@ -81,10 +95,16 @@ def _apart(mine: Tensor, now: Tensor) -> Tensor:
     return torch.where(torch.isfinite(mine) & torch.isfinite(now), mine - now, 0.0).double().abs()
 
 
-def _changed(mine: Tensor, now: Tensor, whole: Tensor, by_itself: Tensor, *, one_shape: bool) -> Tensor:
+def _by_itself(one: Tensor, again: Tensor) -> Tensor:
+    """By how much two equal passes differ: the largest entry, and on average."""
+    apart = _apart(one, again)
+    return torch.stack([apart.max(), apart.mean()]) if apart.numel() else apart.new_zeros(2)
+
+
+def _changed(mine: Tensor, now: Tensor, whole: Tensor, by_itself: Tensor, *, one_shape: bool, kinks: bool) -> Tensor:
     """Whether rows of ``whole`` came out differently, by more than the order of a sum explains.
 
-    What they differ by ``by_itself`` counts threefold, and up to a share of their size.
+    What they differ by ``by_itself`` counts up to a share of their size.
     """
     if not whole.is_floating_point():
         return (mine != now).any()
@@ -96,11 +116,15 @@ def _changed(mine: Tensor, now: Tensor, whole: Tensor, by_itself: Tensor, *, one
     if by.numel() == 0:
         return torch.zeros((), dtype=torch.bool, device=whole.device)
     of_spread, of_largest = _SAME[full]
-    chance = torch.minimum(3 * by_itself.max(), _BY_CHANCE * size.max())
+    by_chance, on_average = (times * most for times, most in zip(_CHANCE, by_itself, strict=True))
+    chance = torch.minimum(by_chance, _BY_CHANCE * size.max())
     changed = by.max() > torch.maximum(of_spread * apart.max(), of_largest * size.max()) + chance
+    if kinks:
+        own = torch.where(torch.isfinite(mine), mine, 0.0).double().abs().flatten(1).sum(1)
+        return changed & (by.flatten(1).sum(1) > _AT_KINKS * own).any()
     if not one_shape:
         return changed
-    chance = torch.minimum(3 * by_itself.mean(), _BY_CHANCE * size.mean())
+    chance = torch.minimum(on_average, _BY_CHANCE * size.mean())
     return changed | (by.mean() > _SAME_ON_AVERAGE[0] * apart.mean() + _SAME_ON_AVERAGE[1] * size.mean() + chance)
 
 

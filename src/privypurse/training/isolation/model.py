@@ -81,7 +81,7 @@ def require_isolated(
         if not trial.draws:
             order = other_places(records)
             elsewhere, _ = trial.run(reordered(given, order, records, constants), records)
-            _require_any_place(_in_order(whole, order), elsewhere)
+            _require_any_place(whole, _in_order(elsewhere, order.argsort()))
         _require_gradients_apart(trial, given, pair)
 
 
@@ -99,19 +99,30 @@ def takes_one_more(recorder: Recorder, given: Given, records: int, constants: fr
 def _require_gradients_apart(trial: _Trial, given: Given, pair: tuple[Tensor, Tensor]) -> None:
     """Raise if what comes back to a record changes when others' losses weigh more, or others stand beside it."""
     nobody, (kept, others) = pair[0][:0], halves(trial.records)
-    quiet = _came_back(trial, given, nobody)
-    _require_same_gradients(quiet, _came_back(trial, given, others), kept, lambda: _came_back(trial, given, nobody))
+
+    def quiet() -> Seen:
+        return _came_back(trial, given, nobody, dropout)
+
+    def loud() -> Seen:
+        return _came_back(trial, given, others)
+
+    def beside_others() -> Seen:
+        return _came_back(trial, trial.with_others(given, kept), nobody, dropout)
+
+    def elsewhere() -> Seen:
+        order = other_places(trial.records)
+        return _in_order(_came_back(trial, given, nobody, dropout, order), order.argsort())
+
+    dropout = True
+    first = quiet()
+    _require_same_gradients(first, loud(), kept, lambda: (quiet(), loud()))
     # How much dropout draws may hang on others, as where they are longer. What is run again cannot do without it.
     dropout = trial.runs_again
-    quiet = quiet if dropout or not trial.dropped else _came_back(trial, given, nobody, dropout)
+    first = first if dropout or not trial.dropped else quiet()
     for kept, _ in (pair, pair[::-1]):
-        beside_others = _came_back(trial, trial.with_others(given, kept), nobody, dropout)
-        _require_same_gradients(quiet, beside_others, kept, lambda: _came_back(trial, given, nobody, dropout))
+        _require_same_gradients(first, beside_others(), kept, lambda: (quiet(), beside_others()))
     if not (dropout or trial.draws):
-        order = other_places(trial.records)
-        there = [(f"what comes back to layer {name}", value) for name, value in _in_order(quiet, order)]
-        elsewhere = _came_back(trial, given, nobody, dropout, order)
-        _require_any_place(there, elsewhere, lambda: _in_order(_came_back(trial, given, nobody, dropout), order))
+        _require_any_place(first, elsewhere(), lambda: (elsewhere(), elsewhere()))
 
 
 def _require_nothing_kept(recorder: Recorder, given: Given, constants: frozenset[int]) -> None:
@@ -206,9 +217,9 @@ def _came_back(
     return [(call.path, digest(value)) for call in calls for value in (*call.kept.values(), call.output_gradient)]
 
 
-def _require_same_gradients(quiet: Seen, loud: Seen, rows: Tensor, again: Callable[[], Seen]) -> None:
-    """Raise if what comes back to these records is another in the two; ``again`` is the quiet pass once more."""
-    name = first_changed(quiet, loud, rows, again)
+def _require_same_gradients(quiet: Seen, other: Seen, rows: Tensor, again: Callable[[], tuple[Seen, Seen]]) -> None:
+    """Raise if what comes back to these records is another in the two; ``again`` makes both once more."""
+    name = first_changed(quiet, other, rows, again)
     if name is not None:
         raise InvalidInput(
             f"the gradient that comes back to layer {name} for a record changes with other records, or with what "
@@ -264,15 +275,19 @@ def _in_order(seen: Seen, order: Tensor) -> Seen:
     return [(name, value[order.to(value.device)] if len(value) == len(order) else value) for name, value in seen]
 
 
-def _require_any_place(seen: Seen, elsewhere: Seen, again: Callable[[], Seen] | None = None) -> None:
-    """Raise if records that stand at other places have other rows, or something else comes back to them."""
+def _require_any_place(seen: Seen, elsewhere: Seen, again: Callable[[], tuple[Seen, Seen]] | None = None) -> None:
+    """Raise if records that stood at other places have other rows, or something else comes back to them.
+
+    Each row is that of the same record in both; ``again`` makes both passes once more.
+    """
     rows = torch.arange(len(seen[0][1])) if seen else torch.arange(0)
     name = first_changed(seen, elsewhere, rows, again, moved=True) if seen else None
     if name is not None:
+        what = "" if again is None else "what comes back to layer "
         raise InvalidInput(
-            f"{name} for a record changes with its place in the batch, and so with who else was drawn, {NO_BOUND}. "
-            "Something has an entry for each place of the first dimension, as a table of positions does that is "
-            "written for (tokens, records, …): let it go by tokens, x + table[: x.shape[1]]"
+            f"{what}{name} for a record changes with its place in the batch, and so with who else was drawn, "
+            f"{NO_BOUND}. Something has an entry for each place of the first dimension, as a table of positions does "
+            "that is written for (tokens, records, …): let it go by tokens, x + table[: x.shape[1]]"
         )
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import cache
+from itertools import cycle
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.training.gradients.tape import Recorder
+from privypurse.training.isolation import compared
 from privypurse.training.isolation import loss_fn as own_losses
 from privypurse.training.isolation import model as isolation
 
@@ -131,3 +134,70 @@ def test_if_records_kept_their_places_one_absence_would_move_everybody(
     assert moved_by(made(tokens_first), loss_by_place) > 1.05
     trained(network)
     trained(made(tokens_first), by=loss_by_place)
+
+
+class Rounded(nn.Module):
+    """Rounds otherwise at every other place, as a GPU may; one record stands at the kink of one unit of many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 256, bias=False), nn.Linear(256, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        return self.last(torch.relu(hidden + 1e-6 * signs(hidden)[:, :, 0]))  # type: ignore[no-any-return]
+
+
+def at_a_kink() -> tuple[Rounded, Tensor]:
+    torch.manual_seed(0)
+    model, x = Rounded(), torch.randn(PEOPLE, 3)
+    with torch.no_grad():
+        model.first.weight[7] = torch.linalg.cross(x[4], x[5])  # at right angles to both
+    return model, x
+
+
+def test_rounding_at_a_kink_is_not_taken_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = at_a_kink()
+    by = cycle([2, 1])  # places from one pass to the next, so that everybody is rounded otherwise
+    monkeypatch.setattr(isolation, "other_places", lambda records: torch.arange(records).roll(next(by)))
+    isolation.require_isolated(Recorder(model), (x,), {}, PEOPLE)
+    by = cycle([2, 1])
+    monkeypatch.setattr(compared, "_AT_KINKS", 0.0)
+    with pytest.raises(pp.InvalidInput, match="comes back to layer first for a record changes with its place"):
+        isolation.require_isolated(Recorder(model), (x,), {}, PEOPLE)
+
+
+class Back(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, weights: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
+        ctx.weights = weights
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return gradient * ctx.weights(gradient), None
+
+
+def twice_at_the_first(gradient: Tensor) -> Tensor:
+    return 1.0 + (torch.arange(len(gradient)) == 0).reshape(-1, *[1] * (gradient.dim() - 1))
+
+
+def a_little_at_every_other(gradient: Tensor) -> Tensor:
+    return 1.0 + 0.03 * signs(gradient)
+
+
+@pytest.mark.parametrize("weights", [twice_at_the_first, a_little_at_every_other])
+def test_what_comes_back_by_place_is_refused(weights: Callable[[Tensor], Tensor]) -> None:
+    """Each time, though it is asked nine times, in other orders."""
+    for _ in range(2):
+        with pytest.raises(pp.InvalidInput, match="comes back to layer first for a record changes with its place"):
+            trained(made(lambda hidden, network: Back.apply(hidden, weights)))
+
+
+def test_what_differs_once_is_put_down_to_chance_and_what_differs_each_time_is_not() -> None:
+    rows, gradient = torch.arange(4), torch.ones(4, 8)
+    equal, changed = [("layer", gradient)], [("layer", gradient * torch.tensor([[2.0], [1.0], [1.0], [1.0]]))]
+    answers = [(equal, changed)] * 7 + [(equal, equal)]
+    assert compared.first_changed(equal, changed, rows, iter(answers).__next__, moved=True) is None
+    assert compared.first_changed(equal, changed, rows, lambda: (equal, changed), moved=True) == "layer"
+    assert compared.first_changed(equal, changed, rows, lambda: (equal, equal)) == "layer"  # a CPU repeats itself
