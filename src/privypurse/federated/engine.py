@@ -89,6 +89,7 @@ def _hold_rounds(
         strategy.start(grid, flower.to_record(begin), num_rounds=terms.rounds)
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # not 15: beside other work clients would hardly get to train
     backend: Any = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"log_to_driver": False}}
     logging.getLogger("flwr").setLevel(logging.ERROR)
     run_simulation(server, flower.client_app(new_client), terms.clients, backend_config=backend)
