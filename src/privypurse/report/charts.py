@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bokeh.embed import json_item
-from bokeh.models import FactorRange, HoverTool
+from bokeh.models import FactorRange, HoverTool, NumeralTickFormatter
 from bokeh.plotting import figure
 
 GROUND, TEXT, QUIET, LINE = "#fe0001", "#fe0002", "#fe0003", "#fe0004"
@@ -23,6 +23,10 @@ TOKENS = {GROUND: "ground", TEXT: "text", QUIET: "quiet", LINE: "line"} | {
     token: f"series-{place}" for place, token in enumerate(SERIES, 1)
 }
 HEIGHT = 300
+_WIDTH = 36
+"""So many letters of names fit side by side on a narrow phone."""
+_TICKS = {"accuracy": "0.[0] %", "people": "0,0", "step": "0,0", "round": "0,0", "records": "0,0"}
+"""How numbers on an axis are written, as in the text beside it."""
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif"
 
 
@@ -63,6 +67,8 @@ def canvas(x_label: str, y_label: str, **options: Any) -> Any:
         **options,
     )
     for axis in made.axis:
+        if axis.axis_label in _TICKS:
+            axis.formatter = NumeralTickFormatter(format=_TICKS[axis.axis_label])
         axis.axis_line_color = axis.major_tick_line_color = LINE
         axis.minor_tick_line_color = None
         axis.major_label_text_color, axis.axis_label_text_color = TEXT, QUIET
@@ -87,27 +93,48 @@ def bars(
     limit: float | None = None,
     end: float | None = None,
 ) -> Any:
-    """Bars side by side, a group for each name and a colour for each series, from 0 up; a dashed line at a limit."""
-    made = canvas(x_label, y_label, x_range=FactorRange(*names))
-    width = 0.8 / len(series)
+    """Bars side by side, a group for each name and a colour for each series, from 0 on; a dashed line at a limit.
+
+    They stand where names are short, and lie where names would run into each other.
+    """
+    width, lying = 0.8 / len(series), sum(map(len, names)) > _WIDTH
+    if lying:
+        made = canvas(y_label, x_label, y_range=FactorRange(*reversed(names)))
+        made.height = max(HEIGHT, 60 + 24 * len(names) * len(series))
+        made.xgrid.grid_line_color, made.ygrid.grid_line_color = LINE, None
+        made.xgrid.grid_line_alpha, along, numbers = 0.3, made.y_range, made.x_range
+    else:
+        made = canvas(x_label, y_label, x_range=FactorRange(*names))
+        along, numbers = made.x_range, made.y_range
+    along.range_padding = 0.05
     drawn = []
     for place, (name, values) in enumerate(series):
         offset = (place - (len(series) - 1) / 2) * width
         known = [(each, value) for each, value in zip(names, values, strict=True) if value is not None]
-        source = {
-            "x": [(each, offset) for each, _ in known],
-            "top": [value for _, value in known],
+        source: dict[str, list[Any]] = {
+            "at": [(each, -offset if lying else offset) for each, _ in known],
+            "to": [value for _, value in known],
             "name": [each for each, _ in known],
             "series": [name] * len(known),
+            "none": ["" if value else "0" for _, value in known],  # a bar that cannot be seen
         }
-        look = {"width": width * 0.9 if len(series) > 1 else 0.5, "color": SERIES[place % len(SERIES)]}
-        drawn.append(made.vbar(x="x", top="top", source=source, name=name, **look))
+        thick = width * 0.9 if len(series) > 1 else 0.5
+        look = {"source": source, "name": name, "color": SERIES[place % len(SERIES)]}
+        if lying:
+            drawn.append(made.hbar(y="at", right="to", height=thick, **look))
+        else:
+            drawn.append(made.vbar(x="at", top="to", width=thick, **look))
+        if any(source["none"]):
+            at = {"x": "to", "y": "at", "x_offset": 4} if lying else {"x": "at", "y": "to", "y_offset": -2}
+            align = {"text_baseline": "middle"} if lying else {"text_align": "center"}
+            made.text(text="none", source=source, text_color=TEXT, text_font_size="13px", **at, **align)
     if limit is not None:
-        made.hspan(y=[limit], line_color=TEXT, line_dash="dashed", line_width=1.5)
-    made.y_range.start = 0
+        span = {"line_color": TEXT, "line_dash": "dashed", "line_width": 1.5}
+        made.vspan(x=[limit], **span) if lying else made.hspan(y=[limit], **span)
+    numbers.start = 0
     if end is not None:
-        made.y_range.end = end
-    hover(made, drawn, ("", "@name"), ("@series", "@top{0.[0000]}"))
+        numbers.end = end
+    hover(made, drawn, ("", "@name"), ("@series", "@to{0.[0000]}"))
     return made
 
 
