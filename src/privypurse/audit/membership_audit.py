@@ -128,6 +128,7 @@ class MembershipAudit:
                 self._training.trained(member, steps=min(some, steps))
             return time.perf_counter() - begun
 
+        seconds(1)  # what is loaded when it is first used counts once, not for every model
         once = seconds(1)
         a_step = max(0.0, seconds(1 + _TRIAL) - once) / _TRIAL
         total = self.models * (once + a_step * steps)
