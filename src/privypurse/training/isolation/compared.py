@@ -120,8 +120,9 @@ def _changed(mine: Tensor, now: Tensor, whole: Tensor, by_itself: Tensor, *, one
     chance = torch.minimum(by_chance, _BY_CHANCE * size.max())
     changed = by.max() > torch.maximum(of_spread * apart.max(), of_largest * size.max()) + chance
     if kinks:
-        own = torch.where(torch.isfinite(mine), mine, 0.0).double().abs().flatten(1).sum(1)
-        return changed & (by.flatten(1).sum(1) > _AT_KINKS * own).any()
+        own = torch.where(torch.isfinite(mine), mine, 0.0).double().abs()
+        by_record, of_record = (each.reshape(len(each), -1).sum(dim=1) for each in (by, own))
+        return changed & (by_record > _AT_KINKS * of_record).any()
     if not one_shape:
         return changed
     chance = torch.minimum(on_average, _BY_CHANCE * size.mean())
