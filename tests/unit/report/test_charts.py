@@ -3,15 +3,13 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
-pytest.importorskip("bokeh")
+from components import require
 
-from privypurse.report import people_charts
-from privypurse.report.charts import bars
-from privypurse.report.people_charts import active_chart, individual_chart
-
-pytestmark = pytest.mark.needs("report")
+require("report")
+from privypurse.report import people_charts  # noqa: E402
+from privypurse.report.charts import bars  # noqa: E402
+from privypurse.report.people_charts import active_chart, individual_chart  # noqa: E402
 
 
 def kinds(made) -> list[str]:

@@ -109,9 +109,12 @@ def _require_gradients_apart(trial: _Trial, given: Given, pair: tuple[Tensor, Te
     def beside_others() -> Seen:
         return _came_back(trial, trial.with_others(given, kept), nobody, dropout)
 
-    def elsewhere() -> Seen:
-        order = other_places(trial.records)
+    def elsewhere(order: Tensor) -> Seen:
         return _in_order(_came_back(trial, given, nobody, dropout, order), order.argsort())
+
+    def both_elsewhere() -> tuple[Seen, Seen]:
+        one = other_places(trial.records)
+        return elsewhere(one), elsewhere(one[other_places(trial.records)])  # nobody at the same place in both
 
     dropout = True
     first = quiet()
@@ -122,7 +125,7 @@ def _require_gradients_apart(trial: _Trial, given: Given, pair: tuple[Tensor, Te
     for kept, _ in (pair, pair[::-1]):
         _require_same_gradients(first, beside_others(), kept, lambda: (quiet(), beside_others()))
     if not (dropout or trial.draws):
-        _require_any_place(first, elsewhere(), lambda: (elsewhere(), elsewhere()))
+        _require_any_place(first, elsewhere(other_places(trial.records)), both_elsewhere)
 
 
 def _require_nothing_kept(recorder: Recorder, given: Given, constants: frozenset[int]) -> None:

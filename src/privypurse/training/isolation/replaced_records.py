@@ -20,9 +20,11 @@ def halves(records: int) -> tuple[Tensor, Tensor]:
 
 
 def other_places(records: int) -> Tensor:
-    """An order of the records, chosen at random, that is not theirs."""
-    order, own = torch.from_numpy(np.random.default_rng().permutation(records)), torch.arange(records)
-    return own.roll(1) if order.equal(own) else order
+    """An order of the records, chosen at random, in which each stands at another place: one cycle of them all."""
+    chosen = torch.from_numpy(np.random.default_rng().permutation(records))
+    order = torch.empty_like(chosen)
+    order[chosen] = chosen.roll(1)
+    return order
 
 
 def reordered(values: Any, order: Tensor, records: int, constants: frozenset[int] = frozenset()) -> Any:
