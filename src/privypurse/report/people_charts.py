@@ -25,10 +25,9 @@ def individual_chart(facts: InternalFacts) -> Chart | None:
     if spent is None or promised is None or not spent.size or facts.shown.under_ledger:
         return None
     of_all = np.quantile(spent, _QUANTILES)
-    levels = {f"ε = {level:.4g}": promised == level for level in np.unique(promised)}
-    if not 1 < len(levels) <= len(SERIES):
-        levels = {"all": np.ones(spent.size, dtype=bool)}
-    by_level = {name: spent[who] for name, who in levels.items()}
+    levels, by_level = np.unique(promised), {"all": spent}
+    if 1 < levels.size <= len(SERIES) and len({f"{level:.4g}" for level in levels}) == levels.size:
+        by_level = {f"ε = {level:.4g}": spent[promised == level] for level in levels}
     share = float((spent / promised).mean())
     return Chart(
         "individual",

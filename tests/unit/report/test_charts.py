@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from components import require
 
@@ -83,8 +84,9 @@ def test_what_people_spent_is_told_by_level() -> None:
     assert second.data_source.data["bottom"] == first.data_source.data["top"]
 
 
-def test_more_levels_than_colours_are_told_together() -> None:
-    chart = individual_chart(facts(list(np.linspace(0.1, 1, 9)), list(range(1, 10)), []))
+@pytest.mark.parametrize("promised", [list(range(1, 10)), [1.0, 1.00001, *[2.0] * 7], [1.0] * 9])
+def test_levels_without_a_colour_or_a_name_of_their_own_are_told_together(promised: list[float]) -> None:
+    chart = individual_chart(facts(list(np.linspace(0.1, 1, 9)), promised, []))
     assert chart is not None
     assert chart.legend == ()
     assert [row[:2] for row in chart.rows] == [("all", "9")]

@@ -20,7 +20,8 @@ _SAME = {True: (1e-3, 1e-4), False: (0.05, 1e-2)}
 _SAME_ON_AVERAGE = (1e-3, 1e-4)
 
 # Where a unit stands at its kink (ReLU, the largest of a pool) rounding decides what comes back through it: all, or
-# nothing. What comes back to a record at another place may differ by this share of all that does.
+# nothing. What comes back to a record at another place may differ by this share of all that does; in full floats not
+# on average over all records.
 _AT_KINKS = 0.02
 
 # What equal passes differ by counts that often: the largest entry, which jumps, and the average, which does not.
@@ -119,14 +120,15 @@ def _changed(mine: Tensor, now: Tensor, whole: Tensor, by_itself: Tensor, *, one
     by_chance, on_average = (times * most for times, most in zip(_CHANCE, by_itself, strict=True))
     chance = torch.minimum(by_chance, _BY_CHANCE * size.max())
     changed = by.max() > torch.maximum(of_spread * apart.max(), of_largest * size.max()) + chance
+    average = _SAME_ON_AVERAGE[0] * apart.mean() + _SAME_ON_AVERAGE[1] * size.mean()
     if kinks:
         own = torch.where(torch.isfinite(mine), mine, 0.0).double().abs()
         by_record, of_record = (each.reshape(len(each), -1).sum(dim=1) for each in (by, own))
-        return changed & (by_record > _AT_KINKS * of_record).any()
+        differ = (by_record > _AT_KINKS * of_record).any()
+        return changed & (differ | (by.mean() > average) if full else differ)
     if not one_shape:
         return changed
-    chance = torch.minimum(on_average, _BY_CHANCE * size.mean())
-    return changed | (by.mean() > _SAME_ON_AVERAGE[0] * apart.mean() + _SAME_ON_AVERAGE[1] * size.mean() + chance)
+    return changed | (by.mean() > average + torch.minimum(on_average, _BY_CHANCE * size.mean()))
 
 
 def digest(value: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ class Rounded(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(3, 256, bias=False), nn.Linear(256, 3)
+        self.first, self.last = nn.Linear(3, 2048, bias=False), nn.Linear(2048, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(x)
@@ -183,7 +183,7 @@ def twice_at_the_first(gradient: Tensor) -> Tensor:
 
 
 def a_little_at_every_other(gradient: Tensor) -> Tensor:
-    return 1.0 + 0.03 * signs(gradient)
+    return 1.0 + 0.005 * signs(gradient)
 
 
 @pytest.mark.parametrize("weights", [twice_at_the_first, a_little_at_every_other])
