@@ -18,6 +18,7 @@ from privypurse.cli.showing import as_it_is, bar, say
 if TYPE_CHECKING:
     from privypurse.arrays import FloatArray
     from privypurse.runs.comparison import Trial
+    from privypurse.runs.workers import Submit
 
 SHORT = "train on real people with three consent levels, and compare"
 LONG = """\
@@ -57,6 +58,15 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     need("demo")
+    from privypurse._validate import integer
+    from privypurse.runs.workers import workers
+
+    jobs = min(2, os.cpu_count() or 1) if options.jobs is None else integer(options.jobs, "jobs")
+    with workers(jobs) as submit:
+        _compare(options, console, submit)
+
+
+def _compare(options: argparse.Namespace, console: Console, submit: Submit) -> None:
     import torch
 
     from privypurse.runs import comparison
@@ -71,10 +81,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
         f"budget of their own:\nε = 0.1 for 70 %, 1 for 20 %, 5 for 10 %. Five ways to train, {often} each, on "
         f"{_CROWDS['branch']} and on {_CROWDS['whole']}.\n",
     )
-    jobs = min(2, os.cpu_count() or 1) if options.jobs is None else options.jobs
     with bar(console, "training", patience=0.0) as report:
         found = comparison.trials(
-            out, runs=options.runs, jobs=jobs, steps=options.steps, accountant=options.accountant, progress=report
+            out, runs=options.runs, submit=submit, steps=options.steps, accountant=options.accountant, progress=report
         )
     for method, words in _WORDS.items():
         console.print(f"{method:8} {words}")

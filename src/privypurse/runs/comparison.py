@@ -8,19 +8,16 @@ private runs. The settings of each method were chosen on people of the training 
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy.special import stdtrit
 
-from privypurse import _totals
 from privypurse._validate import integer
 from privypurse.accounting import Progress, accountant_named
 from privypurse.arrays import FloatArray
@@ -40,6 +37,7 @@ from privypurse.runs.predictor import add_network
 from privypurse.runs.public_choices import PublicChoices
 from privypurse.runs.records import Records, TrainTest, records_of
 from privypurse.runs.training_run import add_model, add_results
+from privypurse.runs.workers import Submit, at_once
 from privypurse.training.evaluation import Score, losses, score
 from privypurse.training.loop import train
 from privypurse.training.without_privacy import train_ordinarily
@@ -125,7 +123,7 @@ def gain(better: FloatArray, worse: FloatArray) -> tuple[float, float, float]:
     mean = float(apart.mean())
     if apart.size < 2:
         return mean, -np.inf, np.inf
-    reach = float(stats.t.ppf(0.975, apart.size - 1) * apart.std(ddof=1) / np.sqrt(apart.size))
+    reach = float(stdtrit(apart.size - 1, 0.975) * apart.std(ddof=1) / np.sqrt(apart.size))
     return mean, mean - reach, mean + reach
 
 
@@ -224,44 +222,42 @@ def trials(
     folder: Path,
     *,
     runs: int,
-    jobs: int = 2,
+    submit: Submit = at_once,
     steps: int | None = None,
     accountant: str = "pld",
     progress: Progress,
 ) -> list[Trial]:
     """Train each method on each crowd, once for each of ``runs`` seeds; save the first model, plan and metrics.
 
-    ``jobs``: processes side by side. ``steps``: instead of the crowd's. Guarantee: one run of a private method costs
-    each person in training at most the ε of its plan. Whoever sees several runs sees several such costs: only the
-    first model is kept.
+    ``submit``: takes each training, for processes side by side. ``steps``: instead of the crowd's. Guarantee: one
+    run of a private method costs each person in training at most the ε of its plan. Whoever sees several runs sees
+    several such costs: only the first model is kept.
     """
     integer(runs, "runs")
-    integer(jobs, "jobs")
     if steps is not None:
         integer(steps, "steps")
     cells = [(crowd, method) for method in (NONE, *PRIVATE) for crowd in CROWDS.values()]
     waiting: dict[tuple[str, str], tuple[Plan | None, list[Future[Score]]]] = {}
     done, total = 0, runs * len(cells)
     progress(0, total)
-    with _workers(jobs) as submit:
-        for crowd, method in cells:  # those without a plan first: the plans are made while they train
-            setting, count = crowd.settings[method], crowd.steps if steps is None else steps
-            sizes = {"steps": count, "batch_size": crowd.batch_size}
-            made = None
-            if method != NONE:
-                made = plan_for(method, crowd.people, **sizes, clip_norm=setting.clip_norm, accountant=accountant)
-            train_one = partial(_cell, crowd.people, made, setting, steps=count, batch_size=crowd.batch_size)
-            kept = {0: folder / crowd.name / method}
-            jobs_of = [submit(partial(train_one, seed=seed, kept=kept.get(seed))) for seed in range(runs)]
-            waiting[crowd.name, method] = made, jobs_of
-        found: dict[tuple[str, str], Trial] = {}
-        for (name, method), (made, futures) in waiting.items():
-            scores = []
-            for future in futures:
-                scores.append(future.result())
-                done += 1
-                progress(done, total)
-            found[name, method] = Trial(CROWDS[name], method, made, tuple(scores))
+    for crowd, method in cells:  # those without a plan first: the plans are made while they train
+        setting, count = crowd.settings[method], crowd.steps if steps is None else steps
+        sizes = {"steps": count, "batch_size": crowd.batch_size}
+        made = None
+        if method != NONE:
+            made = plan_for(method, crowd.people, **sizes, clip_norm=setting.clip_norm, accountant=accountant)
+        train_one = partial(_cell, crowd.people, made, setting, steps=count, batch_size=crowd.batch_size)
+        kept = {0: folder / crowd.name / method}
+        jobs_of = [submit(partial(train_one, seed=seed, kept=kept.get(seed))) for seed in range(runs)]
+        waiting[crowd.name, method] = made, jobs_of
+    found: dict[tuple[str, str], Trial] = {}
+    for (name, method), (made, futures) in waiting.items():
+        scores = []
+        for future in futures:
+            scores.append(future.result())
+            done += 1
+            progress(done, total)
+        found[name, method] = Trial(CROWDS[name], method, made, tuple(scores))
     return [found[name, method] for name in CROWDS for method in COMPARED]
 
 
@@ -269,34 +265,3 @@ def _cell(
     people: int, made: Plan | None, setting: Setting, *, seed: int, steps: int, batch_size: int, kept: Path | None
 ) -> Score:
     return trained(people_of(people, seed), made, setting, seed, steps=steps, batch_size=batch_size, kept=kept)
-
-
-Submit = Callable[[Callable[[], Score]], Future[Score]]
-
-
-@contextmanager
-def _workers(jobs: int) -> Iterator[Submit]:
-    """Runs what is submitted: at once where there is one job, else in processes of their own, started afresh.
-
-    A forked process would have its parent's random state, and two of them the same noise.
-    """
-    if jobs == 1:
-        yield _at_once
-        return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_begin) as pool:
-        try:
-            yield pool.submit
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _at_once(job: Callable[[], Score]) -> Future[Score]:
-    future: Future[Score] = Future()
-    future.set_result(job())
-    return future
-
-
-def _begin() -> None:
-    torch.set_num_threads(1)
-    _totals.said()  # by the command, in its own words

@@ -14,7 +14,7 @@ from privypurse import datasets
 from privypurse.cli import demo
 from privypurse.datasets.census import ADULT_ENCODING
 from privypurse.errors import InvalidInput
-from privypurse.runs import comparison
+from privypurse.runs import comparison, workers
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,8 +46,8 @@ def test_processes_are_started_afresh(monkeypatch):
         asked.append((jobs, context.get_start_method()))
         return ProcessPoolExecutor(1)
 
-    monkeypatch.setattr(comparison, "ProcessPoolExecutor", pool)
-    with comparison._workers(2):
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", pool)
+    with workers.workers(2):
         pass
     assert asked == [(2, "spawn")]
 

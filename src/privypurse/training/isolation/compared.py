@@ -81,7 +81,7 @@ def _first_changed(
         if one.shape[:1] < (most,) or (name == MODEL and not one.is_floating_point()):
             continue
         mine, now = one[index[one.device]], two[index[one.device]]
-        if mine.shape == now.shape:
+        if mine.shape == now.shape and not _equal(mine, now):
             alone = one.new_zeros((2,), dtype=torch.float64) if by_itself is None else by_itself[place]
             kinks = moved and came_back
             verdict = _changed(mine, now, one, alone, one_shape=one.shape == two.shape and not moved, kinks=kinks)
@@ -89,6 +89,11 @@ def _first_changed(
             names.append(name)
     verdicts = torch.stack(changed).tolist() if changed else []  # a GPU is asked once
     return next((name for name, verdict in zip(names, verdicts, strict=True) if verdict), None)
+
+
+def _equal(mine: Tensor, now: Tensor) -> bool:
+    """Whether not a bit differs, as on a CPU it mostly is; a GPU would have to be waited for."""
+    return mine.device.type == "cpu" and torch.equal(mine, now)
 
 
 def _apart(mine: Tensor, now: Tensor) -> Tensor:
