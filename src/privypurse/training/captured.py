@@ -17,17 +17,25 @@ from privypurse.training.gradients import Tape, recorded
 from privypurse.training.isolation.loss_fn import Loss, check_loss
 from privypurse.training.isolation.model import require_isolated
 from privypurse.training.mechanism import PrivateRun
+from privypurse.training.physical_batches import few_shapes
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.step_randomness import borrowed, key_cuda, keyed
 
+_ALIKE = 64  # records of which the largest batch is a multiple
 _SLOTS = 16  # host buffers in flight
 _LATER = 1 / 500  # how likely a batch is checked outside of the graph, which takes as long as ten of its replays
 
 
-def largest_size(plan: Plan) -> int:
-    """Most records in a captured batch: of public numbers only, and exceeded about once in a billion steps."""
+def sizes_of(plan: Plan, most: int | None) -> tuple[int, int]:
+    """Most records in a captured batch, and of how many its size is a multiple: of public numbers only.
+
+    Where it is ours to say, a step has more about once in a billion steps.
+    """
+    most, multiple = few_shapes(plan.batch_size, most)
+    if most is not None:
+        return most, multiple
     size = plan.batch_size + 6 * math.sqrt(plan.batch_size) + 8
-    return 64 * math.ceil(size / 64)
+    return _ALIKE * math.ceil(size / _ALIKE), min(multiple, _ALIKE)
 
 
 def one_record_each(plan: Plan) -> bool:

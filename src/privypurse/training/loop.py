@@ -20,7 +20,7 @@ from privypurse.accounting import Progress
 from privypurse.errors import InvalidInput, Unsupported
 from privypurse.plans import Plan
 from privypurse.training.callbacks import Callback
-from privypurse.training.captured import CapturedSteps, largest_size, one_record_each
+from privypurse.training.captured import CapturedSteps, one_record_each, sizes_of
 from privypurse.training.checkpoints import Checkpoints
 from privypurse.training.cuda_graphs import NotCapturable
 from privypurse.training.distributed import unwrapped
@@ -36,7 +36,7 @@ from privypurse.training.journal import STEPS
 from privypurse.training.ledger_account import Account, require_ledger
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.model_inputs import Inputs, arguments
-from privypurse.training.physical_batches import Batch, few_shapes, moved
+from privypurse.training.physical_batches import Batch, moved
 from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
@@ -262,8 +262,9 @@ def _summed(
     whether steps are captured after all."""
     most = records.execution.max_physical_batch
     if captured:
-        largest = most or largest_size(run.plan)
-        multiple = largest if forgiving else few_shapes(run.plan.batch_size, largest)
+        largest, multiple = sizes_of(run.plan, most)
+        if forgiving:
+            multiple = largest = most or largest
         draws = Draws(run, records, largest, multiple)
         try:
             steps = CapturedSteps(run, records.dataset, loss_fn, draws, not forgiving)  # type: ignore[arg-type]

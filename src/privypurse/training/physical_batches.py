@@ -76,16 +76,21 @@ def on_device(numbers: IntArray, device: torch.device) -> Tensor:
     return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)
 
 
-def few_shapes(batch_size: float, most: int | None) -> int:
-    """Of how many records a batch's size is padded to a multiple on a GPU, by public numbers alone.
+def few_shapes(batch_size: float, most: int | None) -> tuple[int | None, int]:
+    """The most records of a physical batch on a GPU, and of how many its size is padded to a multiple, by public
+    numbers alone.
 
     It so meets a handful of sizes, and padding is at most a sixteenth of the expected batch (from 32 records on).
+    ``most`` becomes a multiple itself, smaller by an eighth at most: what is left of a step fills a last batch of
+    any size, and each size has a graph to be captured.
     """
     multiple = 1 << max(0, math.frexp(batch_size / 16)[1] - 1)
     multiple = max(multiple, 2 if batch_size >= 16 else 1)
-    while most is not None and most % multiple:
+    if most is None:
+        return None, multiple
+    while most % multiple > most / 8:
         multiple //= 2
-    return multiple
+    return most - most % multiple, multiple
 
 
 def loaded(

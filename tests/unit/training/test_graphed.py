@@ -387,10 +387,20 @@ def test_a_batch_in_two_parts_and_one_that_is_begun_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "most", "multiple"),
-    [(1, None, 1), (15.5, None, 1), (16, None, 2), (64, None, 4), (512, None, 32), (4096, None, 256), (4096, 96, 32)],
+    ("batch_size", "asked", "most", "multiple"),
+    [
+        *((size, None, None, multiple) for size, multiple in ((1, 1), (15.5, 1), (16, 2), (64, 4), (512, 32))),
+        (4096, None, None, 256),
+        (4096, 96, 96, 32),
+        (4096, 100, 96, 32),
+        (4096, 2000, 1792, 256),  # padded to 16, the last of three batches would have a score of sizes
+        (4096, 1, 1, 1),
+        (10, 7, 7, 1),
+    ],
 )
-def test_padding_is_little(batch_size: float, most: int | None, multiple: int) -> None:
-    assert few_shapes(batch_size, most) == multiple
+def test_padding_is_little(batch_size: float, asked: int | None, most: int | None, multiple: int) -> None:
+    assert few_shapes(batch_size, asked) == (most, multiple)
     assert batch_size < 32 or multiple <= batch_size / 16
-    assert most is None or most % multiple == 0
+    if asked is not None and most is not None:
+        assert most % multiple == 0
+        assert 7 / 8 * asked <= most <= asked

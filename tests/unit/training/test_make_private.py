@@ -125,8 +125,8 @@ def test_padding_weighs_nothing(monkeypatch: pytest.MonkeyPatch, person: object)
     _, plain = train(plan, dataset, network())
     made = Draws
 
-    def wider(run: PrivateRun, records: PlannedRecords, multiple: int) -> Draws:
-        return made(run, records, multiple=64)
+    def wider(run: PrivateRun, records: PlannedRecords, most: int | None, multiple: int) -> Draws:
+        return made(run, records, most, multiple=64)
 
     monkeypatch.setattr("privypurse.training.make_private.Draws", wider)
     _, padded = train(plan, dataset, network())

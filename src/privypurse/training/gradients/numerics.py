@@ -23,10 +23,19 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
     A norm that is a little too small would let a record past its clip norm by more than the margin.
     """
+    with ExitStack() as stack:
+        _short_convolutions.append(device.type == "cuda" and _takes_tf32(torch.backends.cudnn))
+        stack.callback(_short_convolutions.pop)
+        stack.enter_context(full_products())
+        stack.enter_context(torch.autocast(device.type, enabled=False))
+        yield
+
+
+@contextmanager
+def full_products() -> Iterator[None]:
+    """Products of float32 are taken in float32: no TensorFloat-32 and no bfloat16 inside of them."""
     backends: Any = torch.backends
     with ExitStack() as stack:
-        _short_convolutions.append(device.type == "cuda" and _takes_tf32(backends.cudnn))
-        stack.callback(_short_convolutions.pop)
         try:
             before = torch.get_float32_matmul_precision()
             stack.callback(torch.set_float32_matmul_precision, before)
@@ -39,7 +48,6 @@ def full_precision(device: torch.device) -> Iterator[None]:
             _set(stack, backends.mkldnn.conv, "fp32_precision", "ieee")
         else:
             _set(stack, backends.cudnn, "allow_tf32", False)
-        stack.enter_context(torch.autocast(device.type, enabled=False))
         yield
 
 
