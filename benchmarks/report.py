@@ -2,8 +2,8 @@
 
 Trains a small network on made-up records with everything that a run can leave behind (individual spending, people in
 training measured, two groups), writes its internal report with an audit of made-up figures, and opens it in Chromium,
-each time in a new window that has settled. Printed: seconds to write the page and its size; seconds from opening it to the moment at
-which every chart says that it is drawn (`data-ready`), each time and their median.
+each time in a new window that has settled. Printed: seconds to write the page and its size; seconds from opening it
+to the moment at which every chart says that it is drawn (`data-ready`), each time and their median.
 
 --bars exits with 1 if the median is above 2 s or the page has 5 MB or more; the machine should be idle. --picture
 FILE keeps a picture of the public page of a real run instead: the whole census, as `privypurse train` trains it.

@@ -39,7 +39,10 @@ def require_public(audit: AuditResult, facts: PublicFacts) -> None:
     if audit.data != "made up":
         why = "it attacked people in training, and what it found is sensitive"
     elif facts.noise_multiplier is None:
-        why = "its bounds tell the noise, which was solved from everybody's budgets"
+        why = (
+            "its bounds tell the noise, which is told where a plan protects presence alone (noise fixed beforehand, "
+            "and no ledger): elsewhere it may follow from everybody's budgets"
+        )
     elif audit.plan is None:
         why = "it does not say which plan it attacked; make it anew"
     elif {group.name for group in audit.groups} not in (set(facts.levels), _by_epsilon(facts)):

@@ -155,7 +155,7 @@ def _noise(facts: PublicFacts) -> str:
     if facts.noise_multiplier is not None:
         return f"{facts.noise_multiplier:.4g}"
     if facts.protects == "data":
-        return "not told: it was solved from everybody's budgets, and would tell something about them"
+        return "not told: it may follow from everybody's budgets, and would tell something about them"
     return NOT_STATED
 
 
