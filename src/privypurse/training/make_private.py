@@ -265,7 +265,6 @@ def make_private(
     run.require_open()
     leave_to_python()
     current_batch = CurrentBatch(run, loss_reduction, execution.capture)
-    most = execution.max_physical_batch
-    most, multiple = (most, 1) if setup.device.type == "cpu" else few_shapes(plan.batch_size, most)
-    loader = PrivateLoader(Draws(run, records, most, multiple), current_batch)
+    sizes = (None, 1) if setup.device.type == "cpu" else few_shapes(plan.batch_size, execution.max_physical_batch)
+    loader = PrivateLoader(Draws(run, records, *sizes), current_batch)
     return PrivateModel(setup.recorder.model, current_batch), PrivateOptimizer(optimizer, current_batch), loader

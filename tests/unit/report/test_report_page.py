@@ -150,7 +150,7 @@ def test_the_public_page_is_made_of_public_files_alone(run: Path, tmp_path: Path
 
 def test_the_public_page_tells_no_count_duration_digest_or_solved_noise(run: Path) -> None:
     facts, said = internal_facts(run), text_of(page.report(run))
-    assert "not told: it was solved from everybody's budgets" in said
+    assert "not told: it may follow from everybody's budgets" in said
     plan = facts.plan
     assert plan is not None
     hidden = [f"{plan.noise_multiplier:.4g}", plan.digest()[:12], "Duration", "People"]
