@@ -147,6 +147,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         budgets = budgets_of(options, table)
     if options.out is not None:  # said before anybody pays
         check_free(options.out, "answer.json")
+    if not ledger_is_named(options) and not private_path(Path(options.table)).exists():
+        _try_first(table, budgets, options)
     kept = purses_of(options, table, budgets)
     require_latest_beside(kept.ledger, Path(), Path(options.table).resolve().parent)
     if options.out is not None:
@@ -179,6 +181,13 @@ def run(options: argparse.Namespace, console: Console) -> None:
             folder.add("anchor.json", None)
         except OSError as error:
             raise pp.PrivyPurseError(f"{error}: the answer is given, but not in {options.out}") from None
+
+
+def _try_first(table: dict[str, Any], budgets: pp.Budgets, options: argparse.Namespace) -> None:
+    """Raise for a question that would be refused, before a ledger is made for it; what comes of it is told nobody."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivyPurseWarning)
+        _asked(pp.Analyst(table, budgets, person=budgets.person, seed=options.seed), options)
 
 
 def _show_where(kept: Kept, options: argparse.Namespace, console: Console) -> None:
