@@ -4,9 +4,9 @@ A row is a model and a batch: the ordinary PyTorch loop with the loader, model a
 `pp.train`, which captures its steps, beside the same loop without privacy, over data that lies on the GPU. Each row
 runs in a process of its own, at torch's default precision. Time is that of whole steps (draw, forward, backward,
 noise, optimizer), the median over runs of ten; memory the peak of torch's allocator with the model, checks before the
-first step included. Poisson sampling makes batches of many sizes: memory of the ordinary loop is compared with that
-of the plain one at the largest batch it met (last column), too, and that is what its bar is about. Opacus (ghost
-clipping) is there for what it takes. ``--bars`` exits with 1 above a bar.
+first step included, beside that of plain's batch. Poisson sampling makes larger ones, too: the last column compares
+the ordinary loop with the plain one at the largest batch that it met. Opacus (ghost clipping) is there for what it
+takes. ``--bars`` exits with 1 above a bar.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -175,7 +176,12 @@ def opacus(row: Row, mark: Mark) -> None:
         mark()
 
 
-LOOPS = {"plain": plain, "ordinary loop": ordinary, "pp.train": captured, "Opacus ghost": opacus}
+LOOPS: dict[str, Callable[[Row, Mark], int | None]] = {
+    "plain": plain,
+    "ordinary loop": ordinary,
+    "pp.train": captured,
+    "Opacus ghost": opacus,
+}
 
 
 @dataclass(frozen=True)
@@ -199,8 +205,8 @@ def measured(name: str, without: list[str]) -> dict[str, Measured | str]:
             continue
         clock = Clock()
         try:
-            memory, largest = peak(lambda loop=loop, clock=clock: loop(row, clock.mark))  # type: ignore[misc]
-            same = None if largest is None else peak(lambda most=largest: plain(row, _nothing, most, steps=5))[0]  # type: ignore[misc]
+            memory, largest = peak(partial(loop, row, clock.mark))
+            same = None if largest is None else peak(partial(plain, row, _nothing, largest, steps=5))[0]
             found[how] = Measured(clock.step, memory, same)
         except Exception as error:
             found[how] = f"{type(error).__name__}: {error}"[:90]
@@ -251,8 +257,7 @@ def lines(name: str, without: list[str]) -> Iterator[tuple[str, bool]]:
         time_ratio, memory_ratio = got.seconds / base.seconds, got.memory / base.memory
         same_batch = None if got.same_batch is None else got.memory / got.same_batch
         bars = {"ordinary loop": (row.loop, row.memory), "pp.train": (row.captured, None)}.get(how, (None, None))
-        pairs = zip((time_ratio, same_batch or memory_ratio), bars, strict=True)
-        kept = all(bar is None or ratio <= bar for ratio, bar in pairs)
+        kept = all(bar is None or of <= bar for of, bar in zip((time_ratio, memory_ratio), bars, strict=True))
         said = " / ".join(f"{bar}" for bar in bars if bar is not None)
         said = said and f"bar {said}{'' if kept else ': above'}"
         figures = f"{1000 * got.seconds:.2f}", f"{time_ratio:.2f}", f"{got.memory:.2f}", f"{memory_ratio:.2f}"

@@ -92,7 +92,7 @@ def _first_changed(
 
 
 def _equal(mine: Tensor, now: Tensor) -> bool:
-    """Whether not a bit differs, as on a CPU it mostly is; a GPU would have to be waited for."""
+    """Whether all entries are equal, as they mostly are on a CPU; a GPU would have to be waited for."""
     return mine.device.type == "cpu" and torch.equal(mine, now)
 
 
