@@ -112,7 +112,7 @@ class _Training:
             out["course"] = [each["accuracy"] for each in self.course]
             out["course_classes"] = [each["classes"] for each in self.course]
         if plan is not None:
-            out |= _promises(plan)
+            out |= _promises(plan, spending)
         if spending is not None:
             out |= self._spent(model, spending)
         return out
@@ -259,8 +259,9 @@ class _Training:
         return out
 
 
-def _promises(plan: pp.Plan | pp.rounds.Schedule) -> Line:
-    """What each group was promised and what it spent at most."""
+def _promises(plan: pp.Plan | pp.rounds.Schedule, spending: pp.Spending | None) -> Line:
+    """What each group was promised and what it spent at most, where extra steps follow of what was followed."""
+    spent = plan.spent_by_level()
     if isinstance(plan, pp.rounds.Schedule):
         epsilon = plan.epsilon_by_level
         rounds = [
@@ -270,5 +271,8 @@ def _promises(plan: pp.Plan | pp.rounds.Schedule) -> Line:
         more: Line = {"rounds": rounds}
     else:
         epsilon, more = plan.levels.epsilon, {"noise_multiplier": plan.noise_multiplier}
+        if plan.all_steps > plan.steps and spending is not None:
+            spent = np.array(spent)
+            np.maximum.at(spent, plan.level_of, spending.epsilon("pld"))
     more |= {"promise": plan.promise.value, "accountant": plan.accountant}
-    return {**more, **groups_of(epsilon, plan.people_by_level(), plan.spent_by_level())}
+    return {**more, **groups_of(epsilon, plan.people_by_level(), spent)}

@@ -62,8 +62,10 @@ class SecureRandomness:
         """Independent uniforms in (0, 1], multiples of 2^-53 (rule 3: Poisson sampling)."""
         if count == 0:
             return np.empty(0)
-        whole = self._bits(count).numpy().view(np.uint64) >> np.uint64(11)
-        return (whole.astype(np.float64) + 1.0) * 2.0**-53
+        found = (self._bits(count).numpy().view(np.uint64) >> np.uint64(11)).astype(np.float64)
+        found += 1.0
+        found *= 2.0**-53
+        return found
 
     def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
         """Independent normals in float64."""

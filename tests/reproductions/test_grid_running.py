@@ -157,6 +157,17 @@ def test_the_same_seed_gives_the_same_and_another_one_another() -> None:
     assert one["groups"] != other["groups"]
 
 
+def test_what_was_spent_counts_extra_steps() -> None:
+    """Whoever goes on after the fixed steps, which use up the strictest level, spends more than those cost."""
+    cell = next(iter(quick("liu-figure-7").cells.values()))
+    assert cell.training.extra_steps > 0
+    done = train_cell.outcome(cell, 0)
+    strictest, *_, most_generous = done["groups"]
+    assert strictest["spent"] <= strictest["epsilon"]
+    assert strictest["epsilon"] < most_generous["spent"] <= most_generous["epsilon"]
+    assert most_generous["spent"] >= done["epsilon"][-1]  # what nine in ten of all stay below
+
+
 def test_a_look_on_the_way_changes_nothing_and_ends_with_the_end() -> None:
     cell = _first(quick("boenisch-figure-7"))
     assert cell.training.course == 3

@@ -12,6 +12,7 @@ import privypurse as pp
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import Recorder
 from privypurse.training.gradients.generic import GENERIC
+from privypurse.training.isolation.model import require_isolated
 from reproductions import networks
 from reproductions.networks import NAMES, network
 
@@ -125,6 +126,36 @@ def test_residual_networks_take_grey_images_too(name):
     assert network(name, GREY, 10)(torch.randn(2, *GREY)).shape == (2, 10)
 
 
+class ByPlace(torch.autograd.Function):
+    """What comes back at every other place weighs a fifth more."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        every_other = torch.arange(len(gradient), device=gradient.device) % 2
+        return gradient * (1 + 0.2 * every_other).unsqueeze(1)
+
+
+class ComesBackByPlace(nn.Module):
+    def forward(self, x):
+        return ByPlace.apply(x)
+
+
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_deep_network_is_let_through_on_a_gpu_and_refused_where_places_count(seed):
+    """Its many units at a kink were taken for places where products had the few bits of TensorFloat-32."""
+    torch.manual_seed(seed)
+    model, x = network("wrn-16-4", COLOUR, 10).cuda(), torch.randn(64, *COLOUR, device="cuda")
+    require_isolated(Recorder(model), (x,), {}, len(x))
+    by_place = nn.Sequential(model, ComesBackByPlace())
+    with pytest.raises(InvalidInput, match="for a record changes with its place in the batch"):
+        require_isolated(Recorder(by_place), (x,), {}, len(x))
+
+
 def test_logistic_regression_takes_any_shape():
     assert parameters(network("logistic", GREY, 10)) == 7_850
     assert network("logistic", (3, 2), 2)(torch.randn(4, 3, 2)).shape == (4, 2)
@@ -202,6 +233,22 @@ def test_only_layers_with_rules_of_their_own_have_parameters(name):
     watched = Recorder(network(name, shape, 10)).layers
     assert all(isinstance(layer, nn.Linear | nn.Conv2d | nn.GroupNorm) for _, layer, _ in watched)
     assert all(rule is not GENERIC for _, _, rule in watched)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-3])  # the length of a short filter is held at a least one
+def test_what_comes_back_through_standardised_filters_is_what_autograd_makes_of_the_formula(size):
+    torch.manual_seed(0)
+    layer, weight = networks.Standardised(4).double(), (size * torch.randn(4, 9).double()).requires_grad_()
+    with torch.no_grad():
+        layer.gain.copy_(torch.rand(4) + 0.5)
+    centred = weight - weight.mean(dim=1, keepdim=True)
+    lengths = centred.square().sum(dim=1).clamp(min=1e-4)
+    assert (size == 1.0) == bool((lengths > 1e-4).all())
+    by_hand = centred * (layer.gain / lengths.sqrt()).unsqueeze(1)
+    back = torch.randn(4, 9).double()
+    ours, theirs = (torch.autograd.grad(out, [weight, layer.gain], back) for out in (layer(weight), by_hand))
+    for mine, wanted in zip(ours, theirs, strict=True):
+        assert torch.allclose(mine, wanted, rtol=1e-12)
 
 
 def test_standardised_filters_have_mean_zero_and_the_length_of_their_gain():

@@ -55,12 +55,12 @@ class Batch:
 
         Padding is nobody's: it has the number behind the last unit of the plan.
         """
-        padding = np.arange(self.records.size - self.real)  # each by itself: what is nobody's is not added up
-        nobody = np.full(padding.size, setup.plan.people)
-        owner = np.concatenate([self.owner[: self.real], self.units.size + padding])
-        units = np.concatenate([self.units, nobody])
+        missing = self.records.size - self.real
+        units = np.concatenate([self.units, np.full(missing, setup.plan.people)])
         if self.one_each:
-            return on_device(units[owner], setup.device), None
+            return on_device(units, setup.device), None
+        padding = self.units.size + np.arange(missing)  # each by itself: what is nobody's is not added up
+        owner = np.concatenate([self.owner[: self.real], padding])
         return on_device(units, setup.device), on_device(owner, setup.device)
 
     def padded(self, size: int) -> Batch:

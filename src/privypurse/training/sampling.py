@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from privypurse.arrays import FloatArray, IntArray
+from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.randomness import Randomness
 
@@ -26,31 +26,31 @@ class PoissonSampler:
         values = np.asarray(rates, dtype=np.float64)
         if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
             raise InvalidInput("rates must be a flat array of probabilities")
-        self._rates = values
         taking_part = np.flatnonzero(values > 0)
         # log2 of a rate, rounded up: rates in (2^-(k+1), 2^-k] share class k.
         class_of = np.floor(-np.log2(values[taking_part])).astype(np.int64)
         order = np.argsort(class_of, kind="stable")
         starts = np.unique(class_of[order], return_index=True)[1]
         members = [units for units in np.split(taking_part[order], starts[1:]) if units.size]
-        self._classes = [(float(values[units].max()), units) for units in members]
+        self._classes = [(units, values[units], float(values[units].max())) for units in members]
 
     def draw(self, source: Randomness) -> IntArray:
         """The units of one step, ascending."""
-        parts = [self._from_class(rate, units, source) for rate, units in self._classes]
-        if not parts:
-            return np.empty(0, dtype=np.int64)
-        return np.sort(np.concatenate(parts))
+        parts = [units[_hit(rates, largest, source)] for units, rates, largest in self._classes]
+        if len(parts) == 1:
+            return parts[0]
+        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
 
-    def _from_class(self, largest: float, units: IntArray, source: Randomness) -> IntArray:
-        if largest >= _DIRECT:
-            # A uniform in (0, 1] that is a multiple of 2^-53 is at most q with probability q, rounded down to one.
-            return units[source.uniform(units.size) <= self._rates[units]]
-        candidates = units[_skip(largest, units.size, source)]
-        # Uniforms are multiples of 2^-53, so a place is hit with ``largest`` up to 2^-52; taken off again here.
-        never_more = max(0.0, 1.0 - 2.0**-50 / largest)
-        keep = source.uniform(candidates.size) * largest <= self._rates[candidates] * never_more
-        return candidates[keep]
+
+def _hit(rates: FloatArray, largest: float, source: Randomness) -> AnyArray:
+    """Which places of a class are drawn, ascending; ``largest`` is the largest of its rates."""
+    if largest >= _DIRECT:
+        # A uniform in (0, 1] that is a multiple of 2^-53 is at most q with probability q, rounded down to one.
+        return np.flatnonzero(source.uniform(rates.size) <= rates)
+    places = _skip(largest, rates.size, source)
+    # Uniforms are multiples of 2^-53, so a place is hit with ``largest`` up to 2^-52; taken off again here.
+    never_more = max(0.0, 1.0 - 2.0**-50 / largest)
+    return places[source.uniform(places.size) * largest <= rates[places] * never_more]
 
 
 def _skip(rate: float, size: int, source: Randomness) -> IntArray:

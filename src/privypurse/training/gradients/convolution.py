@@ -304,9 +304,12 @@ class ConvolutionRule(ProductRule):
 
     def weight(self, call: Call) -> Tensor:
         layer: Conv = call.module  # type: ignore[assignment]
-        whole = Sizes.of(call).whole
-        parts = list(_gradients(layer, *call.input_and_gradient(), whole))
-        return _as_weight(layer, torch.stack(parts, dim=1), whole)
+        sizes, (a, g) = Sizes.of(call), call.input_and_gradient()
+        whole = sizes.whole or prod(sizes.seen(True)) <= 2 * sizes.weight  # which come out in the weight's order
+        made = g.new_empty((len(g) * layer.groups, sizes.steps(whole), sizes.outputs, sizes.seen(whole)[0]))
+        for _ in _gradients(layer, a, g, whole, made):
+            pass
+        return _as_weight(layer, made, whole)
 
     def over_tokens(self, g: Tensor) -> Tensor:
         return g.flatten(2).sum(dim=2)

@@ -34,6 +34,8 @@ class ParametrisedRule(Rule):
         places = call.output_gradient[0].numel() + call.inputs[0][0].numel()
         size = sum(value.numel() for value in call.module.parameters())
         parts = [self._some(call.rows(some)) for some in call.chunks(_COPIES * (places + size))]
+        if len(parts) == 1:
+            return parts[0]
         return {name: torch.cat([part[name] for part in parts]) for name in call.names}
 
     def _some(self, call: Call) -> dict[str, Tensor]:

@@ -22,7 +22,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.layout import RECORDS_FIRST, Layout
-from privypurse.training.gradients.numerics import at_least_float32, square_sum, weighted_total
+from privypurse.training.gradients.numerics import (
+    at_least_float32,
+    square_sum,
+    weighted_rows,
+    weighted_total,
+)
 
 _AT_ONCE = 2**28  # elements of temporaries at once on a GPU, which idles between pieces: a gigabyte
 _IN_CACHE = 2**20  # the same on a CPU: more than its nearer caches hold is no faster
@@ -194,7 +199,10 @@ class Rule(ABC):
 
     def weighted_sum(self, call: Call, weights: Tensor) -> dict[str, Tensor]:
         """For each parameter Σ weights[i] · (gradient of record i)."""
-        return {name: weighted_total(value, weights) for name, value in self.made(call).items()}
+        if not call.settled:  # a gradient that is made now need not be finite, whatever it is made of
+            return {name: weighted_total(value, weights) for name, value in self.per_record(call).items()}
+        rows = {name: value.unsqueeze(-1).flatten(1) for name, value in call.kept.items()}
+        return {name: weighted_rows(rows[name], weights).view(call.kept[name].shape[1:]) for name in rows}
 
     def term_norms(self, call: Call) -> dict[str, Tensor]:
         """For each parameter and record an upper bound of Σ_t ‖g_t‖, where Σ_t g_t is the record's gradient.

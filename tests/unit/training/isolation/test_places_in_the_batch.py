@@ -19,6 +19,7 @@ from privypurse.training.isolation import model as isolation
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
 PEOPLE, TOKENS, WIDTH, CLIP = 24, 5, 8, 0.5
+on_each_device = pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 
 
 class Positions(nn.Module):
@@ -49,7 +50,7 @@ class Network(nn.Module):
 
 
 def signs(hidden: Tensor) -> Tensor:
-    return (1.0 - 2.0 * (torch.arange(len(hidden)) % 2)).reshape(-1, 1, 1)
+    return (1.0 - 2.0 * (torch.arange(len(hidden), device=hidden.device) % 2)).reshape(-1, 1, 1)
 
 
 BY_PLACE = {
@@ -86,8 +87,11 @@ def made(between: Callable[..., Tensor]) -> Network:
     return Network(between)
 
 
-def trained(network: nn.Module, ordinary: bool = False, by: Callable[[Tensor, Tensor], Tensor] = loss) -> None:
-    optimizer, data = torch.optim.SGD(network.parameters(), lr=0.1), TensorDataset(*people())
+def trained(
+    network: nn.Module, ordinary: bool = False, by: Callable[[Tensor, Tensor], Tensor] = loss, device: str = "cpu"
+) -> None:
+    optimizer = torch.optim.SGD(network.to(device).parameters(), lr=0.1)
+    data = TensorDataset(*(value.to(device) for value in people()))
     if not ordinary:
         pp.train(network, optimizer, data, planned(), by, seed=1)
         return
@@ -105,21 +109,24 @@ def moved_by(network: nn.Module, by: Callable[[Tensor, Tensor], Tensor]) -> floa
     return float(torch.linalg.vector_norm(apart)) / CLIP
 
 
+@on_each_device
 @pytest.mark.parametrize("ordinary", [True, False])
 @pytest.mark.parametrize("name", BY_PLACE)
-def test_what_goes_by_the_place_in_the_batch_is_refused(name: str, ordinary: bool) -> None:
+def test_what_goes_by_the_place_in_the_batch_is_refused(name: str, ordinary: bool, device: str) -> None:
     with pytest.raises(pp.InvalidInput, match="changes with its place in the batch"):
-        trained(made(BY_PLACE[name]), ordinary)
+        trained(made(BY_PLACE[name]), ordinary, device=device)
 
 
+@on_each_device
 @pytest.mark.parametrize("ordinary", [True, False])
-def test_positions_of_tokens_are_trained(ordinary: bool) -> None:
-    trained(made(tokens_first), ordinary)
+def test_positions_of_tokens_are_trained(ordinary: bool, device: str) -> None:
+    trained(made(tokens_first), ordinary, device=device)
 
 
-def test_a_loss_by_place_is_refused() -> None:
+@on_each_device
+def test_a_loss_by_place_is_refused(device: str) -> None:
     with pytest.raises(pp.InvalidInput, match="loss of a record changes"):
-        trained(made(tokens_first), by=loss_by_place)
+        trained(made(tokens_first), by=loss_by_place, device=device)
 
 
 @pytest.mark.parametrize("name", BY_PLACE)
@@ -179,19 +186,22 @@ class Back(torch.autograd.Function):
 
 
 def twice_at_the_first(gradient: Tensor) -> Tensor:
-    return 1.0 + (torch.arange(len(gradient)) == 0).reshape(-1, *[1] * (gradient.dim() - 1))
+    first = torch.arange(len(gradient), device=gradient.device) == 0
+    return 1.0 + first.reshape(-1, *[1] * (gradient.dim() - 1))
 
 
 def a_little_at_every_other(gradient: Tensor) -> Tensor:
-    return 1.0 + 0.005 * signs(gradient)
+    share = 0.005 if gradient.device.type == "cpu" else 0.2  # what is less, a GPU's own rounding may be
+    return 1.0 + share * signs(gradient)
 
 
+@on_each_device
 @pytest.mark.parametrize("weights", [twice_at_the_first, a_little_at_every_other])
-def test_what_comes_back_by_place_is_refused(weights: Callable[[Tensor], Tensor]) -> None:
+def test_what_comes_back_by_place_is_refused(weights: Callable[[Tensor], Tensor], device: str) -> None:
     """Each time, though it is asked nine times, in other orders."""
     for _ in range(2):
         with pytest.raises(pp.InvalidInput, match="comes back to layer first for a record changes with its place"):
-            trained(made(lambda hidden, network: Back.apply(hidden, weights)))
+            trained(made(lambda hidden, network: Back.apply(hidden, weights)), device=device)
 
 
 def test_what_differs_once_is_put_down_to_chance_and_what_differs_each_time_is_not() -> None:
