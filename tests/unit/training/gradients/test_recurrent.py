@@ -324,6 +324,10 @@ def test_short_floats(kind: str, autocast: bool) -> None:
     model = model.float() if autocast else model.bfloat16()
     tape = Tape(RECORDS)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        try:
+            model(x.float() if autocast else x.bfloat16(), lengths)
+        except RuntimeError as error:
+            pytest.skip(f"torch by itself cannot, on this processor: {error}")
         output = Recorder(model).forward(tape, x.float() if autocast else x.bfloat16(), lengths)
     assert output.dtype == torch.bfloat16
     loss(output.double(), target).sum().backward()
