@@ -26,7 +26,7 @@ from privypurse.training.isolation.tracking.structures import mapped
 REENTRANT = (
     "gradient checkpointing with use_reentrant=True makes a backward pass of its own, inside of which gradients are "
     "neither clipped nor noisy. Give use_reentrant=False: torch.utils.checkpoint.checkpoint(…, use_reentrant=False), "
-    'or model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'
+    "or a Hugging Face model's own method without use_reentrant"
 )
 
 _top: Callable[[bool], Any] | None = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
