@@ -53,7 +53,8 @@ ASKED_OTHERWISE = [
 FOLLOWED = """
 output_dir per_device_train_batch_size learning_rate lr_scheduler_type lr_scheduler_kwargs optim_args weight_decay
 adam_beta1 adam_beta2 adam_epsilon optim_target_modules bf16 tf32 gradient_checkpointing gradient_checkpointing_kwargs
-activation_checkpointing activation_checkpointing_kwargs use_cache use_cpu seed remove_unused_columns label_names dataloader_num_workers ddp_backend ddp_timeout
+activation_checkpointing activation_checkpointing_kwargs
+use_cache use_cpu seed remove_unused_columns label_names dataloader_num_workers ddp_backend ddp_timeout
 torch_compile_backend torch_compile_mode liger_kernel_config length_column_name fsdp_config
 """
 """What is the Trainer's own, or is part of something that is refused."""
