@@ -131,6 +131,50 @@ def test_a_private_ledger_of_people_is_a_ledger_like_any_other(capsys, ledger):
     assert not opened(Path("visits.csv.ledger")).balances(opened(Path("visits.csv.ledger")).members(["ada"])).any()
 
 
+CONFIG = """
+[data]
+table = "visits.csv"
+person = "who"
+label = "cost"
+classes = ["10", "20", "30", "40", "50", "60"]
+features = { age = { low = 0, high = 100 } }
+[budgets]
+[plan]
+at_most = 0.4
+steps = 2
+batch_size = 2
+[model]
+kind = "mlp"
+[optimizer]
+name = "SGD"
+lr = 0.5
+[training]
+out = "run"
+"""
+
+
+def test_training_under_a_named_ledger_notices_the_tables_own(capsys, ledger):
+    Path("config.toml").write_text(CONFIG)
+    train = f"train config.toml --dry-run {NAMED}"
+    assert run(capsys, train)[0] == 0
+    assert run(capsys, "query visits.csv count --noise 50")[0] == 0  # a private ledger, of rows
+    code, out, err = run(capsys, train)
+    assert (code, out) == (2, "")
+    assert "Move its purses" in err
+    moving = f"ledger import --purses visits.csv.ledger --table visits.csv --person who {NAMED} --at-most 0.49"
+    assert run(capsys, moving)[0] == 0
+    assert run(capsys, train)[0] == 0
+
+
+def test_training_under_the_tables_own_ledger(capsys, ledger):
+    Path("config.toml").write_text(CONFIG)
+    assert run(capsys, "query visits.csv --person who count --noise 50")[0] == 0
+    code, out, err = run(capsys, f"train config.toml --dry-run {NAMED}")
+    assert (code, out) == (2, "")
+    way = re.search(r"Train under it: (--ledger \S+ --key \S+)\. ", err)[1]
+    assert run(capsys, f"train config.toml --dry-run {way}")[0] == 0
+
+
 def test_rows_go_on_as_people_beside_the_same_table(capsys):
     assert run(capsys, "query visits.csv count --noise 20")[0] == 0
     code, _, err = run(capsys, "ledger import --purses visits.csv.ledger --table visits.csv --person who")

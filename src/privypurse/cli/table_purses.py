@@ -131,12 +131,9 @@ def refuse_earlier(options: argparse.Namespace, table: Path, ledger: pp.Ledger |
 def _refuse_private(options: argparse.Namespace, private: Path, ledger: pp.Ledger) -> None:
     """Raise where questions about this table were charged to its private ledger, and would not be added up."""
     from privypurse.ledger.private import Place, url_of
-    from privypurse.queries.table_ledger import DATA_SET, identity_of, opened
+    from privypurse.queries.table_ledger import DATA_SET, apart, identity_of
 
-    if not private.exists():
-        return
-    own = opened(private)
-    if own.id == ledger.id or ledger.run(f"purses {own.id}") is not None:
+    if (own := apart(private, ledger)) is None:
         return
     way = (
         f"Move them: {import_command(options, private)}"

@@ -49,7 +49,7 @@ steps are reserved before the first one, and at_most under [plan] is the run's p
 ledger.json (which run it is) and anchor.json (how far the ledger had come). With a checkpoint the plan is kept in
 that folder too, as planned.json: a run goes on with the plan that it began with. Without a ledger nobody is charged:
 it says so first, and refuses where an anchor beside the run, or a ledger beside the table, shows that one is kept;
-ledger = "none" says that it is meant so.
+ledger = "none" says that it is meant so. With a ledger it refuses beside another one of the table's own.
 
 A plan that was made before (plan = "plan.json") is applied by id: person = "…" under [data] names the column. A plan
 without ids holds for exactly the file that it was made from; what does not match is refused.

@@ -121,7 +121,7 @@ def _refuse_strangers(texts: list[str], numbers: IntArray, advice: str) -> None:
     unknown = [texts[place] for place in np.flatnonzero(numbers < 0).tolist()]
     if unknown:
         count = "" if len(unknown) == 1 else f" ({len(unknown):,} in all)"
-        raise InvalidInput(f"ids has {_few(unknown)}, who never joined this ledger{count}; {advice}")
+        raise InvalidInput(f"{_few(unknown)} never joined this ledger{count}; {advice}")
 
 
 def of(connection: Connection, lifetime: Lifetime, numbers: IntArray, key: Key | None) -> tuple[Standing, IntArray]:

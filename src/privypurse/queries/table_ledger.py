@@ -71,6 +71,14 @@ def opened(path: Path) -> Ledger:
     return private.opened(private.Place.at(resolved(path)))
 
 
+def apart(path: Path, ledger: Ledger) -> Ledger | None:
+    """A table's ledger in this file, where what was charged there is not in the one that is named."""
+    if not path.exists():
+        return None
+    own = opened(path)
+    return None if own.id == ledger.id or ledger.run(f"purses {own.id}") is not None else own
+
+
 def known_by(ledger: Ledger, budgets: Budgets) -> Budgets:
     """For the same rows: ids, and the most that this ledger lets anybody grant."""
     person = np.arange(len(budgets)) if budgets.person is None else budgets.person

@@ -144,8 +144,7 @@ def _prepared(config: RunConfig, certifying: Progress | None, ledger: Ledger | N
     settings = config.training
     if ledger is not None:
         ledger.require_latest(settings.out)
-    else:
-        refuse_beside_ledger(config)
+    refuse_beside_ledger(config, ledger)
     if settings.plots:
         require_matplotlib()
     device = device_of(settings.device)
