@@ -30,10 +30,13 @@ MEASURES = {
     "epsilon": "ε of the records: mean, then quantiles " + ", ".join(map(str, QUANTILES)),
     "released": "The same, privately released at (0.1, δ)",
     "loss_correlation": "Pearson's r of ε and log training loss",
+    "class_epsilon": "Mean ε by class",
+    "at_largest": "Records within 1 % of the largest ε, %",
     "active": "Records that still contribute: at the first step, after the fixed steps, at the end",
 }
 PLOTS = ("bars", "lines", "classes", "individual", "active", "rounds")
-_LATER = {"augmented": False, "views": 1, "average": None, "course": 0}
+_LATER = {"augmented": False, "views": 1, "average": None, "course": 0, "loss": "cross-entropy"}
+LOSSES = ("cross-entropy", "hinge")
 FEDERATED = ("personalised", "minimum", "dropout", "none")
 """Liu et al. (2024), §7.2: each at their own ε; all at the smallest; all at the mean, without those who grant less;
 no privacy. Minimum and dropout need everybody's ε in one place: they exist in simulations only."""
@@ -64,6 +67,8 @@ class Training:
     """The decay of the moving average of weights that is judged in the end; None: the last weights."""
     course: int = 0
     """How often the model is judged on the way, at equal distances, the end included."""
+    loss: str = LOSSES[0]
+    """Or "hinge", that of several classes: torch's `multi_margin_loss`."""
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -80,6 +85,7 @@ class Training:
         real(self.momentum, "[training] momentum", least=0, below=1)
         integer(self.views, "[training] views")
         integer(self.course, "[training] course", least=0)
+        one_of(self.loss, "[training] loss", LOSSES)
         if self.average is not None:
             real(self.average, "[training] average", least=0, below=1)
         if not isinstance(self.augmented, bool):
@@ -147,6 +153,8 @@ class Cell:
         for name in ("budgets", "options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise InvalidInput(f"{name} is {getattr(self, name)!r}; it must be a table")
+        if self.federation is not None and self.training.loss != LOSSES[0]:
+            raise InvalidInput(f"clients train by {LOSSES[0]}; [training] loss is {self.training.loss!r}")
         if self.method != "none" and "kind" not in self.budgets:
             raise InvalidInput("budgets needs a kind")
         real(self.delta, "delta", above=0, below=1)

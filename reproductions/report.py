@@ -19,6 +19,8 @@ def mean_of(outcomes: Sequence[Line], measure: str) -> tuple[Any, Any] | None:
         return None if found is None else (float(np.nanmax(found[0]) - np.nanmin(found[0])), 0.0)
     if measure == "active":
         rows = [_active(outcome["active"]) for outcome in outcomes if outcome.get("active")]
+    elif measure == "class_epsilon":  # kept in the order of their means, with their numbers
+        rows = [[mean for _, mean in sorted(outcome["by_class"])] for outcome in outcomes if "by_class" in outcome]
     else:
         rows = [outcome[measure] for outcome in outcomes if outcome.get(measure) is not None]
     if not rows:
@@ -60,7 +62,7 @@ def _versions(each: Mapping[str, str]) -> str:
 
 
 def _table(grid: Grid, results: Results, measure: str) -> list[str]:
-    if measure in ("classes", "course", "course_classes", "epsilon", "released", "active"):
+    if measure in ("classes", "course", "course_classes", "epsilon", "released", "active", "class_epsilon"):
         return _long(grid, results, measure)
     lines = ["| | " + " | ".join(grid.columns) + " |", "| --- |" + " --- |" * len(grid.columns)]
     for row in grid.rows:
@@ -93,6 +95,7 @@ def _long(grid: Grid, results: Results, measure: str) -> list[str]:
     width = max((len(np.atleast_1d(f[0])) for o in results.values() if (f := mean_of(o, measure))), default=0)
     heads = {
         "classes": [str(k) for k in range(width)],
+        "class_epsilon": [str(k) for k in range(width)],
         "course": [f"{k}/{width}" for k in range(1, width + 1)],
         "course_classes": [f"{k}/{width}" for k in range(1, width + 1)],
         "active": ["first", "middle", "last"],

@@ -4,13 +4,15 @@ import itertools
 import math
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 import privypurse as pp
 from privypurse._validate import one_of
@@ -18,7 +20,7 @@ from privypurse.accounting import accountant_named, gdp
 from privypurse.assignment.round_planner import InRounds
 from privypurse.errors import InfeasibleBudget, PrivyPurseWarning
 from privypurse.queries import statistics
-from privypurse.training.evaluation import losses
+from privypurse.training.evaluation import losses as cross_entropy
 from privypurse.training.without_privacy import train_ordinarily
 from reproductions import data, federated
 from reproductions.analyses import by_group, correlation_with_loss
@@ -33,6 +35,14 @@ from reproductions.unsound.drawn_pay import published
 
 _LARGEST_BATCH = {"cpu": 2_000, "cuda": 20_000}
 _LARGE_MODEL = 100_000  # parameters from which a physical batch is smaller
+
+
+def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Each record's mean over the other classes of how far their score comes within 1 of the right class's."""
+    return F.multi_margin_loss(outputs, labels, reduction="none")
+
+
+_LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "hinge": hinge}
 
 
 def check(cell: Cell) -> None:
@@ -118,6 +128,10 @@ class _Training:
         return out
 
     @property
+    def _losses(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return _LOSSES[self.cell.training.loss]
+
+    @property
     def _records(self) -> int:
         return len(self.inputs.train)
 
@@ -201,14 +215,14 @@ class _Training:
         torch.manual_seed(self.seed)
         records = self.inputs.train
         if isinstance(plan, pp.rounds.Schedule):
-            done = pp.rounds.train(self._new_model, self._new_optimizer, records, plan, losses, seed=self.seed)
+            done = pp.rounds.train(self._new_model, self._new_optimizer, records, plan, self._losses, seed=self.seed)
             return done.model, done.steps, None
         model = self._new_model()
         optimizer = self._new_optimizer(model)
         self._watch(model, optimizer)
         if plan is None:
             steps = self.cell.training.steps_for(self._records)
-            train_ordinarily(model, optimizer, records.tensors, losses, steps=steps, batch_size=self._batch)
+            train_ordinarily(model, optimizer, records.tensors, self._losses, steps=steps, batch_size=self._batch)
             return model, steps, None
         if plan.promise is pp.Promise.NONE:  # seeded and for measuring: nothing of it is published
             plan = replace(plan, promise=pp.Promise.PART)
@@ -219,14 +233,14 @@ class _Training:
         decay = self.cell.training.average
         averages = None if decay is None else Averages(model, [decay])
         how |= {"scheduler": averages, "views": self.cell.training.views}
-        trained = pp.train(model, optimizer, records, plan, losses, **how)
+        trained = pp.train(model, optimizer, records, plan, self._losses, **how)
         if averages is not None and decay is not None:
             averages.put(decay)
         return model, trained.steps, trained.spending
 
     def _scores(self, model: nn.Module) -> Line:
         x, y = self.inputs.test.tensors
-        _, right = judged(model, x, y, losses)
+        _, right = judged(model, x, y, self._losses)
         labels = y.cpu().numpy()
         by_class = [
             100 * float(right[labels == k].mean()) if (labels == k).any() else None
@@ -245,7 +259,7 @@ class _Training:
         }
         if self.cell.training.individual is not None:
             x, y = self.inputs.train.tensors
-            loss, _ = judged(model, x, y, losses)
+            loss, _ = judged(model, x, y, self._losses)
             delta, cap = self.cell.delta, float(promised.max())
             reserve = pp.Filter(np.full(epsilon.size, 0.1), np.full(epsilon.size, delta))
             told = statistics.release(epsilon, reserve, cap=cap, epsilon=0.1, delta=delta, seed=self.seed)
@@ -255,6 +269,7 @@ class _Training:
                 "by_class": [[int(g.name), g.mean_epsilon] for g in by_group(epsilon, self.inputs.labels)],
                 "histogram": np.histogram(epsilon, bins=50, range=(0.0, cap))[0].tolist(),
                 "largest": cap,
+                "at_largest": 100 * float((epsilon >= 0.99 * cap).mean()),
             }
         return out
 

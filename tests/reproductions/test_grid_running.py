@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from privypurse.errors import InvalidInput
 from reproductions import catalogue, data, report, results, running, train_cell
@@ -166,6 +167,32 @@ def test_what_was_spent_counts_extra_steps() -> None:
     assert strictest["spent"] <= strictest["epsilon"]
     assert strictest["epsilon"] < most_generous["spent"] <= most_generous["epsilon"]
     assert most_generous["spent"] >= done["epsilon"][-1]  # what nine in ten of all stay below
+
+
+def test_the_hinge_loss_is_the_mean_over_other_classes_of_what_comes_within_one() -> None:
+    torch.manual_seed(0)
+    outputs, labels = torch.randn(20, 4, dtype=torch.float64), torch.randint(0, 4, (20,))
+    wanted = [
+        sum(max(0.0, 1 - float(row[right]) + float(row[k])) for k in range(4) if k != right) / 4
+        for row, right in zip(outputs, labels.tolist(), strict=True)
+    ]
+    assert train_cell.hinge(outputs, labels).tolist() == pytest.approx(wanted)
+
+
+def test_another_loss_is_another_training_and_cross_entropy_keeps_its_name() -> None:
+    cell = next(iter(quick("yu-tables-2-3").cells.values()))
+    assert "loss" not in cell.plain()["training"]
+    cell = replace(cell, training=replace(cell.training, clip_norm=100.0))  # above all norms, which then tell
+    hinge = replace(cell, training=replace(cell.training, loss="hinge"))
+    one, other = (train_cell.outcome(each, 0) for each in (cell, hinge))
+    assert one["epsilon"] != other["epsilon"]
+    assert len(other["by_class"]) == 10
+    assert 0 <= other["at_largest"] <= 100
+
+
+def test_mean_epsilon_by_class_is_in_the_order_of_classes() -> None:
+    line = {"by_class": [[2, 0.5], [0, 1.5], [1, 2.5]], "made_up": False, "seed": 0}
+    assert report.mean_of([line, line], "class_epsilon") == ([1.5, 2.5, 0.5], [0, 0, 0])
 
 
 def test_a_look_on_the_way_changes_nothing_and_ends_with_the_end() -> None:
