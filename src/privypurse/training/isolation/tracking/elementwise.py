@@ -39,7 +39,7 @@ def aligned(op: Operation, operands: list[Tensor]) -> Rows:
 
 def elementwise(op: Operation) -> Rows:
     """Entry by entry, broadcast."""
-    return aligned(op, list(op.tensors()))
+    return aligned(op, op.tensors)
 
 
 def where(op: Operation) -> Rows:
@@ -98,7 +98,7 @@ def compared(op: Operation, position: int, default: int) -> Rows:
 def gathered(op: Operation) -> Rows:
     """gather, take_along_dim, scatter …: along another dimension, by each record's own index."""
     value, places, at = op.args[0], op.one_place(), op.one_dim()
-    if any(each.dim() != value.dim() for each in op.tensors() if each.dim()):
+    if any(each.dim() != value.dim() for each in op.tensors if each.dim()):
         raise op.refusal("looks up entries of tensors whose dimensions differ")
     dims = op.dims(2 if op.name == "take_along_dim" else 1, value)
     if dims is None or at in dims:

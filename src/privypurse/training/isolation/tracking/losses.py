@@ -20,13 +20,16 @@ from privypurse.training.isolation.tracking.states import Rows, plain, require_r
 _OF_CLASSES = ("weight", "pos_weight")
 """Arguments that have an entry for each class, not for each record."""
 
-_signature = cache(inspect.signature)
+@cache
+def _defaults(func: Callable[..., Any]) -> dict[str, Any]:
+    """Its arguments in their order, each with its default."""
+    return {name: one.default for name, one in inspect.signature(func).parameters.items()}
 
 
 def _given(op: Operation) -> dict[str, Any]:
-    bound = _signature(op.func).bind(*op.args, **op.kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+    """Every argument by its name. They are complete: these losses are Python's functions, which ask from inside."""
+    defaults = _defaults(op.func)
+    return {**defaults, **dict(zip(defaults, op.args, strict=False)), **op.kwargs}
 
 
 def _reduction_of(given: dict[str, Any]) -> str:
@@ -46,7 +49,7 @@ def _each(op: Operation, given: dict[str, Any]) -> Tensor:
 
 def by_entry(op: Operation) -> Known:
     """Losses of each entry by itself: mse_loss, binary_cross_entropy …"""
-    given, state = _given(op), aligned(op, list(op.tensors()))
+    given, state = _given(op), aligned(op, op.tensors)
     return _finished(op, given, _each(op, given), state)
 
 
@@ -85,6 +88,8 @@ def _finished(
         return Known(losses, state)
     if not (torch.is_grad_enabled() and losses.requires_grad):
         raise op.refusal("goes over records")  # without a gradient it is only read
+    if losses.dim() == 1 and state.places.regular and state.places.each == 1:  # one entry is its own sum and mean
+        return over_records(losses, state.places, "mean" if kind == "batchmean" else kind)
     others = tuple(dim for dim in range(losses.dim()) if dim != state.dim)
     if kind != "batchmean" and (kind != "mean" or counted is None):
         return over_records(per_record(losses, state, others, kind), state.places, kind)

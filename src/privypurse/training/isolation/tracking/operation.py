@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -29,22 +29,25 @@ class Operation:
         """What the function gives: run once, when it is first asked for."""
         return self.func(*self.args, **self.kwargs)
 
-    def tensors(self) -> Iterator[Tensor]:
+    @cached_property
+    def tensors(self) -> list[Tensor]:
         """Every tensor among the arguments, also those in lists."""
+        found: list[Tensor] = []
         for value in (*self.args, *self.kwargs.values()):
             if isinstance(value, Tensor):
-                yield value
+                found.append(value)
             elif isinstance(value, list | tuple):
-                yield from (each for each in value if isinstance(each, Tensor))
+                found += [each for each in value if isinstance(each, Tensor)]
+        return found
 
     def rows(self) -> list[tuple[Tensor, Rows]]:
         """The tensors that have a record dimension."""
-        found = [(value, state_of(value)) for value in self.tensors()]
+        found = [(value, state_of(value)) for value in self.tensors]
         return [(value, state) for value, state in found if isinstance(state, Rows)]
 
     def public(self) -> list[Tensor]:
         """The tensors that nothing is known of: constants of the loop."""
-        return [value for value in self.tensors() if state_of(value) is None]
+        return [value for value in self.tensors if state_of(value) is None]
 
     def first(self, alone: bool = True) -> tuple[Tensor, Rows]:
         """The first argument, which has to be the only one with a record dimension, or else lends its shape alone."""
@@ -104,7 +107,7 @@ class Operation:
         found = self.result if isinstance(self.result, list | tuple) else (self.result,)
         if any(isinstance(value, Tensor) and value.requires_grad for value in found):
             raise refusal
-        origin = next((s.origin for s in map(state_of, self.tensors()) if isinstance(s, Mixed)), f"{self.name}()")
+        origin = next((s.origin for s in map(state_of, self.tensors) if isinstance(s, Mixed)), f"{self.name}()")
         return Known(self.result, Mixed(origin))
 
 

@@ -16,7 +16,7 @@ _HEADS = 3  # query, key and value
 def multiplied(op: Operation) -> Rows:
     """matmul, mm, bmm, mv: records may be rows of the left or go along in front of both, and are never added up."""
     left, right = op.args[0], op.argument(1, "other", "mat2", "vec", "weight")
-    if len(list(op.tensors())) != 2:
+    if len(op.tensors) != 2:
         raise op.refusal("adds up over records")
     dims = max(left.dim(), right.dim())
     places, found = op.one_place(), set()
@@ -68,7 +68,7 @@ def attention(op: Operation) -> Rows:
     places, dims = op.one_place(), op.rows()[0][0].dim()
     if op.argument(_DROPOUT_OF_ATTENTION, "dropout_p", default=0.0):
         raise op.refusal("draws (put the model into evaluation mode)")
-    for number, value in enumerate(op.tensors()):
+    for number, value in enumerate(op.tensors):
         state = state_of(value)
         if isinstance(state, Rows) and (state.dim != 0 or value.dim() != dims or dims < 3):
             raise op.refusal("takes records first")

@@ -87,7 +87,7 @@ def _follow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
             raise op.refusal("writes into a tensor by out= or by an attribute")
         if in_place:
             return _in_place(op)
-        if name in table.CONSTANT and len(list(op.tensors())) == 1:
+        if name in table.CONSTANT and len(op.tensors) == 1:
             return op.result
         try:
             found = _by_rule(op)
@@ -100,7 +100,7 @@ def _by_rule(op: Operation) -> Known:
     """What a rule says; raises where none allows it."""
     op.require_ours()
     _require_unmixed(op)
-    if any(isinstance(state_of(value), Total) for value in op.tensors()):
+    if any(isinstance(state_of(value), Total) for value in op.tensors):
         return Known(op.result, _of_totals(op))
     rule = LOSSES.get(op.func) or table.PROPAGATIONS.get(op.name)
     if rule is None:
@@ -124,7 +124,7 @@ def _require_unmixed(op: Operation) -> None:
     """Raise for what was made of several records; only to say which rows, it may come back."""
     if op.name in ("__getitem__", "index_select") and isinstance(state_of(op.args[0]), Rows):
         return
-    mixed = next((state for state in map(state_of, op.tensors()) if isinstance(state, Mixed)), None)
+    mixed = next((state for state in map(state_of, op.tensors) if isinstance(state, Mixed)), None)
     if mixed is not None:
         raise InvalidInput(
             f"{op.name}() brings what {mixed.origin} made of several records, or without a dimension of records, "
@@ -135,7 +135,7 @@ def _require_unmixed(op: Operation) -> None:
 
 def _of_totals(op: Operation) -> State:
     """Totals may be added, and be multiplied by constants; anything else would make a loss of losses."""
-    states = [state_of(value) for value in op.tensors()]
+    states = [state_of(value) for value in op.tensors]
     totals = [state for state in states if isinstance(state, Total)]
     if op.name in ("detach", "data"):
         return Mixed("the loss")
@@ -164,7 +164,7 @@ def _in_place(op: Operation) -> Any:
         indexing.require_own_rows(op)
         return op.result
     else:
-        if any(isinstance(state_of(each), Mixed | Total) for each in op.tensors()):
+        if any(isinstance(state_of(each), Mixed | Total) for each in op.tensors):
             raise op.refusal("writes what was made of several records into their rows")
         after = _rows_after(op)
         if after is None or after.dim != before.dim or not after.places.same(before.places):
@@ -190,7 +190,7 @@ def _taken_in(op: Operation, target: Tensor) -> Any:
             "writes records into memory that another tensor has too (.data, .detach()), which would pass for a "
             "constant from then on (write into the tensor itself)"
         )
-    fresh = state_of(target) is None and op.rows() and not any(isinstance(state_of(v), Mixed) for v in op.tensors())
+    fresh = state_of(target) is None and op.rows() and not any(isinstance(state_of(v), Mixed) for v in op.tensors)
     after = _rows_after(op) if fresh and op.name.startswith("scatter") else None
     result = op.result
     _become(target, after or Mixed(f"{op.name}()"))
