@@ -78,7 +78,7 @@ def settings(folder: Path, **changes: Any) -> transformers.TrainingArguments:
 def trainer(folder: Path, model: Any, *, plan: pp.Plan | None = None, data: Any = None, **options: Any) -> Trainer:
     """Options that Trainer has no name for are those of TrainingArguments."""
     ours = {"loss_fn", "person", "individual", "ledger", "purpose", "seed", "internal", "measured", "eval_dataset"}
-    ours |= {"callbacks", "optimizers", "compute_metrics", "data_collator"}
+    ours |= {"callbacks", "optimizers", "compute_metrics", "data_collator", "wide_sums"}
     more = {name: options.pop(name) for name in ours & set(options)}
     data = sentences(model) if data is None else data
     return Trainer(model, settings(folder, **options), plan=plan or planned(), train_dataset=data, **more)

@@ -33,13 +33,14 @@ class Trainer(DiscreetTrainer):
     """`transformers.Trainer` that trains by a plan. What it is given besides is that Trainer's own.
 
     ``loss_fn(output, labels)`` gives one loss for each record; without, it is the one of `pp.losses` that fits the
-    model. ``person, max_records_per_person, individual, ledger, purpose, seed`` are those of `make_private`. The plan
-    says how many steps there are and how many records a step has on average; ``per_device_train_batch_size`` is how
-    many go through the model at once. Steps are counted in ``output_dir`` before they are released; a run that was
-    killed goes on with ``train(resume_from_checkpoint=True)``. Logs, callbacks and checkpoints get step, learning
-    rate and the plan's public ε; and figures on evaluation data where ``measured`` says that its records are "public"
-    or "released". If nothing is said they are of other "people", for whom figures are not private: `evaluate` gives
-    them to its caller alone. They and the training loss (rule 6) go, with ``internal=True``, into a local file.
+    model. ``person, max_records_per_person, individual, ledger, purpose, seed, wide_sums`` are those of
+    `make_private`. The plan says how many steps there are and how many people are drawn for one on average;
+    ``per_device_train_batch_size`` is how many records go through the model at once. Steps are counted in
+    ``output_dir`` before they are released; a killed run goes on with ``train(resume_from_checkpoint=True)``.
+    Logs, callbacks and checkpoints get step, learning rate and the plan's public ε; and figures on evaluation data
+    where ``measured`` says that its records are "public" or "released". If nothing is said they are of other
+    "people", for whom figures are not private: `evaluate` gives them to its caller alone. They and the training loss
+    (rule 6) go, with ``internal=True``, into a local file.
 
     Guarantee: that of `make_private`; it is the same code. Settings that would break it are refused.
     """
@@ -57,6 +58,7 @@ class Trainer(DiscreetTrainer):
         ledger: Ledger | None = None,
         purpose: str = "",
         seed: int | None = None,
+        wide_sums: bool = False,
         measured: str = OTHERS,
         internal: bool = False,
         **options: Any,
@@ -69,7 +71,7 @@ class Trainer(DiscreetTrainer):
         self._loss, self._resumes = losses.for_model(model) if loss_fn is None else loss_fn, False
         self._steps: Steps | None = None
         self._planned = {"person": person, "max_records_per_person": max_records_per_person, "individual": individual}
-        self._planned |= {"ledger": ledger, "purpose": purpose, "seed": seed, "loss_fn": self._loss}
+        self._planned |= {"ledger": ledger, "purpose": purpose, "seed": seed, "wide_sums": wide_sums}
         super().__init__(plan, told, folder, args, model=model, **options)
         refuse_trainer(self)
 
@@ -101,7 +103,7 @@ class Trainer(DiscreetTrainer):
         size, workers = self.args.per_device_train_batch_size, self.args.dataloader_num_workers
         execution, journal = Execution(max_physical_batch=size, num_workers=workers), self._folder / "steps"
         options = {**self._planned, "collate_fn": collate, "execution": execution, "journal": journal}
-        private = make_private(model, self.create_optimizer(), data, self._plan, **options)
+        private = make_private(model, self.create_optimizer(), data, self._plan, loss_fn=self._loss, **options)
         self._steps, self.optimizer = Steps(private, self._plan.all_steps), private[1]
         if not self._resumes:
             taken, left = self.optimizer.steps_taken, len(private[2])

@@ -230,6 +230,7 @@ class Training:
 
     out: Path = Path("privypurse-run")
     max_physical_batch: int | None = None
+    wide_sums: bool = False
     max_records_per_person: int | None = None
     checkpoint: Path | None = None
     checkpoint_every: int | None = None

@@ -106,6 +106,7 @@ def train_by(
         seed=settings.seed,
         ledger=ledger,
         purpose=settings.purpose,
+        wide_sums=settings.wide_sums,
     )
     if ledger is not None:
         add_ledger(folder, ledger, trained)

@@ -58,6 +58,15 @@ def test_the_sum_is_that_of_single_records_by_the_models_own_loss(make, checkpoi
     assert (flat(kept.seen) - expected).norm() < 1e-4 * expected.norm()
 
 
+def test_sums_are_wide_where_that_is_asked(tmp_path, monkeypatch):
+    quiet(monkeypatch)
+    model = gpt2()
+    for wide, dtype in ((False, torch.float32), (True, torch.float64)):
+        one = trainer(tmp_path / str(dtype), model, plan=everybody(1.0), data=sentences(model), wide_sums=wide)
+        one.train()
+        assert one._steps.optimizer._current_batch.run._dtype == dtype
+
+
 def test_everybody_is_clipped_by_themselves(tmp_path, monkeypatch):
     quiet(monkeypatch)
     model = gpt2()

@@ -71,6 +71,15 @@ def edited(*changes):
     return parse_config(text)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_sums_are_wide_where_the_configuration_says_so(wide, monkeypatch):
+    asked = []
+    monkeypatch.setattr(training_run, "train", lambda *_, **options: asked.append(options["wide_sums"]) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train_by(edited(('device = "cpu"', f'device = "cpu"\nwide_sums = {str(wide).lower()}')))
+    assert asked == [wide]
+
+
 def test_a_table_becomes_the_arrays_that_one_writes_by_hand():
     inputs = records_of(parse_config(CONFIG).data)
     assert inputs.shape == (6,)  # age and whether it is missing; b, a, other, missing

@@ -20,6 +20,7 @@ from privypurse.training.isolation.tracking.states import Rows, plain, require_r
 _OF_CLASSES = ("weight", "pos_weight")
 """Arguments that have an entry for each class, not for each record."""
 
+
 @cache
 def _defaults(func: Callable[..., Any]) -> dict[str, Any]:
     """Its arguments in their order, each with its default."""
