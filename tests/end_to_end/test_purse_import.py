@@ -221,3 +221,109 @@ def test_errors_say_what_to_mend(capsys, ledger, line, said):
     assert said in err
     assert not ledger.runs()
     assert not list(Path().glob("*.csv.ledger*"))
+
+
+def test_an_import_that_is_refused_leaves_no_full_purses(capsys):
+    assert run(capsys, "query visits.csv count --noise 20")[0] == 0
+    for ending in ("", ".key", ".anchor"):
+        Path(f"visits.csv.ledger{ending}").rename(f"old.ledger{ending}")
+    moving = "ledger import --purses old.ledger --table visits.csv --person who"
+    assert run(capsys, f"{moving} --at-most -1")[0] == 2
+    assert not Path("visits.csv.ledger").exists()
+    code, out, _ = run(capsys, moving)
+    assert (code, "is charged in the ledger" in out) == (0, True)
+    kept = opened(Path("visits.csv.ledger"))
+    assert (kept.spent(kept.members(PEOPLE)) > 0).all()
+
+
+def test_a_ledger_that_cannot_be_charged_is_not_made(capsys, monkeypatch):
+    """Broken off between making it and charging it: nobody finds full purses."""
+    shutil.copy(FOLDER / "by_id.purses", "visits.csv.purses")
+    with monkeypatch.context() as patched:
+        patched.setattr(pp.Ledger, "charge_past", lambda *_, **__: 1 / 0)
+        assert run(capsys, "ledger import --purses visits.csv.purses --table visits.csv --person who")[0] == 3
+    assert not list(Path().glob("*.ledger*"))
+
+
+@pytest.mark.parametrize(
+    "command", ["query visits.csv --person who {} count --noise 50", "train config.toml --dry-run {}"]
+)
+def test_a_copy_of_the_tables_own_ledger_is_not_that_ledger(capsys, command):
+    Path("config.toml").write_text(CONFIG)
+    assert run(capsys, "query visits.csv --person who count --noise 50")[0] == 0
+    shutil.copy("visits.csv.ledger", "copy.db")
+    code, out, err = run(capsys, command.format("--ledger sqlite:///copy.db --key visits.csv.ledger.key"))
+    assert (code, out) == (2, "")
+    assert "own ledger" in err
+    own = "--ledger sqlite:///visits.csv.ledger --key visits.csv.ledger.key"
+    assert run(capsys, command.format(own))[0] == 0
+
+
+def test_the_tables_own_ledger_keeps_its_anchor_however_it_is_named(capsys):
+    assert run(capsys, "query visits.csv --person who count --noise 50")[0] == 0
+    shutil.copy("visits.csv.ledger", "old.db")
+    own = "--ledger sqlite:///visits.csv.ledger --key visits.csv.ledger.key"
+    assert run(capsys, f"query visits.csv --person who {own} count --noise 50")[0] == 0
+    shutil.copy("old.db", "visits.csv.ledger")
+    code, out, err = run(capsys, "query visits.csv --person who count --noise 50")
+    assert (code, out) == (2, "")
+    assert "old or forked copy" in err
+
+
+@pytest.mark.parametrize("lost", [["visits.csv.ledger"], ["visits.csv.ledger", "visits.csv.ledger.anchor"]])
+def test_a_ledger_that_is_lost_is_not_one_that_never_was(capsys, ledger, lost):
+    Path("config.toml").write_text(CONFIG)
+    assert run(capsys, "query visits.csv --person who count --noise 50")[0] == 0
+    for name in lost:
+        Path(name).rename(f"{name}.away")
+    for command in (
+        "query visits.csv --person who count --noise 50",
+        f"query visits.csv --person who {NAMED} count --noise 50",
+        f"train config.toml --dry-run {NAMED}",
+    ):
+        code, out, err = run(capsys, command)
+        assert (code, out) == (2, ""), command
+        assert "is missing beside its" in err
+
+
+def test_a_link_into_a_place_that_is_not_mounted_is_a_lost_ledger(capsys):
+    Path("disk").mkdir()
+    Path("visits.csv.ledger").symlink_to("disk/purses")
+    code, _, err = run(capsys, "query visits.csv --person who count --noise 50")
+    assert code == 2
+    assert "leads to a ledger that is not there" in err
+    assert not list(Path("disk").iterdir())
+
+
+def test_a_table_that_was_renamed_has_no_full_purses(capsys):
+    assert run(capsys, "query visits.csv --person who count --noise 50")[0] == 0
+    Path("visits.csv").rename("other.csv")
+    code, out, err = run(capsys, "query other.csv --person who count --noise 50")
+    assert (code, out) == (2, "")
+    assert "rename the ledger too" in err
+    for ending in ("", ".key", ".anchor"):
+        Path(f"visits.csv.ledger{ending}").rename(f"other.csv.ledger{ending}")
+    assert run(capsys, "query other.csv --person who count --noise 50")[0] == 0
+
+
+def test_a_question_beside_the_anchor_of_a_ledger_makes_no_other(capsys, ledger):
+    Path("first").mkdir()
+    ledger.write_anchor("first/anchor.json")
+    question = "query visits.csv --person who {} count --noise 50"
+    code, out, err = run(capsys, question.format(""))
+    assert (code, out) == (2, "")
+    assert "first/anchor.json is the anchor of a ledger" in err
+    assert not Path("visits.csv.ledger").exists()
+    assert run(capsys, question.format("--ledger none"))[0] == 0
+    assert run(capsys, question.format(""))[0] == 0  # it is there now
+
+
+@pytest.mark.parametrize("named", [NAMED, ""])
+def test_training_notices_purses_from_before_too(capsys, ledger, named):
+    Path("config.toml").write_text(
+        CONFIG.replace("[budgets]", "[budgets]\nepsilon = 'epsilon'" if not named else "[budgets]")
+    )
+    shutil.copy(FOLDER / "by_id.purses", "visits.csv.purses")
+    code, out, err = run(capsys, f"train config.toml --dry-run {named}")
+    assert (code, out) == (2, "")
+    assert "visits.csv.purses says what people spent" in err

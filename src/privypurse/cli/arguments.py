@@ -148,14 +148,18 @@ def require_latest_beside(ledger: Ledger, *folders: Path) -> None:
 
 
 def ledger_is_named(options: argparse.Namespace) -> bool:
-    """Whether the option or the environment names a ledger."""
-    return bool(options.ledger or os.environ.get(LEDGER_VARIABLE))
+    """Whether the option or the environment names a ledger; "none" says that none is meant."""
+    return options.ledger != NO_LEDGER and bool(options.ledger or os.environ.get(LEDGER_VARIABLE))
 
 
 def ledger_if_named(options: argparse.Namespace, configured: str | None = None) -> Ledger | None:
     """The ledger of the option, the configuration or the environment; None where none is named, or said to be."""
     if options.ledger is None and configured == NO_LEDGER:
         return None
+    if options.ledger == NO_LEDGER:
+        raise InvalidInput(
+            f'--ledger {NO_LEDGER} is for questions; write ledger = "{NO_LEDGER}" into the configuration'
+        )
     options.ledger = options.ledger or configured
     if ledger_is_named(options):
         return open_ledger(options)

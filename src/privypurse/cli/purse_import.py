@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
 import privypurse as pp
+from privypurse._validate import real
 from privypurse.arrays import AnyArray
 from privypurse.cli.arguments import ledger_is_named, number_or_name, open_ledger
 from privypurse.cli.showing import say
@@ -41,14 +43,20 @@ def run(options: argparse.Namespace, console: Console) -> None:
         budgets = budgets_of(options, table)
     fingerprint = "" if earlier.rows is None else fingerprint_of(table)
     earlier.require_of(budgets, fingerprint)  # before anything is made
-    ledger = _ledger(options, table, budgets)
+    if options.at_most is not None:
+        real(options.at_most, "--at-most", above=0)
+
+    def charge(ledger: pp.Ledger, dry_run: bool = False) -> bool:
+        known = known_by(ledger, budgets)
+        return charge_earlier_purses(earlier, ledger, known, fingerprint, options.at_most, dry_run=dry_run)
+
+    ledger, new = _ledger(options, table, budgets, charge)
     if ledger is None:
         say(console, f"{options.purses} belongs to {options.table}, whose private ledger would be made")
     elif options.dry_run:
-        charge_earlier_purses(earlier, ledger, known_by(ledger, budgets), fingerprint, options.at_most, dry_run=True)
-        known = "is in it already" if ledger.run(earlier.name) else "can be charged in it"
+        known = "can be charged in it" if charge(ledger, dry_run=True) else "is in it already"
         say(console, f"the ledger {ledger.id}: {options.purses} {known}")
-    elif charge_earlier_purses(earlier, ledger, known_by(ledger, budgets), fingerprint, options.at_most):
+    elif new or charge(ledger):
         say(console, f"{options.purses}: what was spent from it is charged in the ledger {ledger.id}")
     else:
         say(console, f"{options.purses} is in the ledger {ledger.id} already; nothing was charged again")
@@ -56,12 +64,18 @@ def run(options: argparse.Namespace, console: Console) -> None:
         say(console, "nothing was written; leave --dry-run out to do so")
 
 
-def _ledger(options: argparse.Namespace, table: dict[str, AnyArray], budgets: pp.Budgets) -> pp.Ledger | None:
-    """Where it is to be charged; None where that is still to be made, and this is a dry run."""
+def _ledger(
+    options: argparse.Namespace,
+    table: dict[str, AnyArray],
+    budgets: pp.Budgets,
+    charge: Callable[[pp.Ledger], bool],
+) -> tuple[pp.Ledger | None, bool]:
+    """Where it is to be charged, and whether that was made now and is charged already: nobody else ever finds it with
+    full purses. None where it is still to be made, and this is a dry run."""
     from privypurse.queries.table_ledger import opened, table_ledger
 
     if ledger_is_named(options):
-        return open_ledger(options)
+        return open_ledger(options), False
     private = private_path(options.table)
     if private.exists() and private.samefile(options.purses):
         raise pp.InvalidInput(
@@ -69,5 +83,8 @@ def _ledger(options: argparse.Namespace, table: dict[str, AnyArray], budgets: pp
             "with its key and anchor to another name first: old.ledger, old.ledger.key and old.ledger.anchor"
         )
     if options.dry_run:
-        return opened(private) if private.exists() else None
-    return table_ledger(private, budgets, identity_of_table(options, table)).ledger
+        return (opened(private) if private.exists() else None), False
+    new: list[bool] = []
+    first = lambda made: new.append(charge(made))  # noqa: E731
+    kept = table_ledger(private, budgets, identity_of_table(options, table), first)
+    return kept.ledger, any(new)

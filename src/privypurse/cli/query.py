@@ -43,10 +43,13 @@ The table is a .csv or .parquet file with one row for each record. What has been
 beside it (people.csv.ledger, its key and its anchor), so that questions of today and tomorrow add up. Keep all three
 as long as the data: a new ledger would fill everybody's purse again. With --person, the column of ids, a purse
 is a person's: rows may be edited and come in another order, and who is new joins. Without it a purse is that of a
-row, by its number, and a table that has changed since is refused.
+row, by its number, and a table that has changed since is refused. The three files go by the table's name: rename
+them with it. Where the anchor of another ledger lies beside the table or here, none is made: name that one, or say
+--ledger none if these are other people.
 
---noise is the standard deviation of the noise. Somebody who counts 1 in an answer pays about 1/noise²: half the noise
-costs four times as much. --cost gives the ε instead, at --at-delta, and solves the noise.
+--noise is the standard deviation of the noise. Somebody who counts 1 in an answer is charged (1/noise)², squared
+sensitivity over variance: half the noise takes four times as much out of a purse, though the ε of that one answer
+only doubles. --cost gives that ε instead, at --at-delta, and solves the noise.
 
 examples (make a table first):
   python3 -c 'print("age,city,pay,epsilon"); [

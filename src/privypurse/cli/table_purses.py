@@ -13,6 +13,7 @@ import privypurse as pp
 from privypurse.arrays import AnyArray
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.cli.arguments import ledger_is_named, open_ledger, refuse_key_alone
+from privypurse.runs.config import NO_LEDGER
 
 if TYPE_CHECKING:
     from privypurse.queries.table_ledger import Kept
@@ -39,6 +40,7 @@ def purses_of(options: argparse.Namespace, table: dict[str, AnyArray], budgets: 
     """The ledger for this table's people, and their budgets by id; purses of an earlier day that are not in it are
     named, or everybody would have a full one again.
     """
+    from privypurse.ledger.private import Place, is_there
     from privypurse.queries.table_ledger import Kept, known_by, table_ledger
 
     path = Path(options.table)
@@ -48,8 +50,9 @@ def purses_of(options: argparse.Namespace, table: dict[str, AnyArray], budgets: 
         refuse_earlier(options, path, ledger)
         return Kept(ledger, known_by(ledger, budgets))
     private = private_path(path)
-    if not private.exists():
+    if not is_there(Place.at(private)):
         refuse_earlier(options, path, None)
+        _refuse_new(options, path)
     kept = table_ledger(private, budgets, identity_of_table(options, table))
     refuse_earlier(options, path, kept.ledger)
     return kept
@@ -118,13 +121,37 @@ def beside(table: Path, ending: str) -> Path:
 
 def refuse_earlier(options: argparse.Namespace, table: Path, ledger: pp.Ledger | None) -> None:
     """Raise for a file of purses beside the table that this ledger, or the one to be made, has not taken in."""
-    from privypurse.queries.earlier_purses import read_earlier_purses
+    from privypurse.queries.earlier_purses import not_taken_in
 
-    for path in dict.fromkeys((beside(table, "purses"), Path(f"{table}.purses"))):
-        if path.exists() and (ledger is None or ledger.run(read_earlier_purses(path).name) is None):
+    if (path := not_taken_in(table, ledger)) is not None:
+        raise pp.InvalidInput(
+            f"{path} says what people spent before there was a ledger, and without it everybody would have a full "
+            f"purse again. Take it over: {import_command(options, path)}"
+        )
+
+
+def _refuse_new(options: argparse.Namespace, table: Path) -> None:
+    """Raise where files show that people have purses elsewhere: a ledger made now would fill them again."""
+    from privypurse.ledger import anchors
+    from privypurse.ledger.private import Place
+    from privypurse.queries.table_ledger import identity_of, opened
+
+    folder = table.resolve().parent
+    for other in sorted(folder.glob("*.ledger")):
+        if Place.at(other).key.exists() and not other.with_suffix("").exists() and identity_of(opened(other)):
             raise pp.InvalidInput(
-                f"{path} says what people spent before there was a ledger, and without it everybody would have a "
-                f"full purse again. Take it over: {import_command(options, path)}"
+                f"{other} is the ledger of a table that is not there any more. If {table} is that table, rename the "
+                f"ledger too, with its key and its anchor: {table.name}.ledger, {table.name}.ledger.key and "
+                f"{table.name}.ledger.anchor. If it is about other people, move it elsewhere"
+            )
+    if options.ledger == NO_LEDGER:
+        return
+    for place in dict.fromkeys((folder, Path.cwd())):
+        for file, _ in anchors.of_runs(place / "run"):  # as one that is to lie there, beside all others
+            raise pp.InvalidInput(
+                f"{file} is the anchor of a ledger, and none is named: a new one beside {table} would fill "
+                "everybody's purse again. Name it: --ledger, or PRIVYPURSE_LEDGER. If these are other people: "
+                f"--ledger {NO_LEDGER}"
             )
 
 

@@ -49,13 +49,14 @@ steps are reserved before the first one, and at_most under [plan] is the run's p
 ledger.json (which run it is) and anchor.json (how far the ledger had come). With a checkpoint the plan is kept in
 that folder too, as planned.json: a run goes on with the plan that it began with. Without a ledger nobody is charged:
 it says so first, and refuses where an anchor beside the run, or a ledger beside the table, shows that one is kept;
-ledger = "none" says that it is meant so. With a ledger it refuses beside another one of the table's own.
+ledger = "none" trains uncharged on purpose. With a ledger it refuses where the table has another one of its own
+(TABLE.ledger), whose charges the named one does not know.
 
 A plan that was made before (plan = "plan.json") is applied by id: person = "…" under [data] names the column. A plan
 without ids holds for exactly the file that it was made from; what does not match is refused.
 
-Ranges and categories of a table are given in the file, and taken from no row for nothing: that would tell something
-about people that no budget pays for. Where nobody knows them, people are asked, and pay: a column with
+Ranges and categories of a table come from this file, never from its rows: computing them there would be a release
+that no budget pays for. Where nobody knows them, people are asked, and pay: a column with
 {{ range = "estimated", within = [0, 1e7] }} or {{ values = "estimated" }}, and [private_ranges] share = 0.05, which
 takes that share of every ε. Training has the rest, and ranges.json (public) says what was found. With a checkpoint it
 is asked once. --dry-run says what would be asked and what it costs, and asks nobody.

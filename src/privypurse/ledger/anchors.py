@@ -31,6 +31,14 @@ def follows(path: str | Path | None) -> Path | None:
     return None if path is None or Path(path).is_dir() else Path(path)
 
 
+def beside(database: Path | None) -> Path | None:
+    """The anchor that lies beside a ledger's file, as a private ledger has one: FILE.anchor, or purses.anchor."""
+    if database is None:
+        return None
+    names = (f"{database.name}.anchor", database.with_suffix(".anchor").name)
+    return next((path for name in names if (path := database.with_name(name)).is_file()), None)
+
+
 def read(path: str | Path) -> Anchor:
     """What is kept in this file, or in the folder of a run."""
     file = file_of(path)

@@ -68,6 +68,11 @@ class OpenLedger:
     def __repr__(self) -> str:
         return f"Ledger({self._database})"
 
+    def same_as(self, other: OpenLedger) -> bool:
+        """Whether both are one ledger, and not one a copy of the other."""
+        one, two = self._database.path, other._database.path
+        return self.id == other.id and (one == two or (one is not None and two is not None and one.samefile(two)))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Itself: a copy of what holds it, such as scikit-learn's clone of an estimator, charges the same purses."""
         return self
@@ -118,7 +123,8 @@ class OpenLedger:
 
         ``anchor`` is a file outside of the database that says how far it had come: an older or forked copy is
         refused, and the file follows every change from here on. The folder of a run under this ledger does, too; its
-        anchor stays as it is. Without one an old copy cannot be told. A file that is not there is refused, since it
+        anchor stays as it is. If none is named, it is the one that lies beside a SQLite file under its name, with
+        ".anchor" at the end. Without one an old copy cannot be told. A file that is not there is refused, since it
         may have been lost; ``new_anchor`` begins one.
         """
         if new_anchor:
@@ -127,6 +133,7 @@ class OpenLedger:
             anchors.refuse_there_already(anchor)
         database = Database(url)
         _require_tables(database)
+        anchor = anchors.beside(database.path) if anchor is None else anchor
         if anchor is not None and not new_anchor:
             with database.reader() as connection:
                 anchors.require(connection, anchors.read(anchor), anchor)
@@ -169,6 +176,7 @@ class OpenLedger:
         seen = self._seen
         with self._database.writer() as connection:
             self._head(connection, seen)
+            self._require_kept(connection)
             yield connection
             head, kept = entries.last(connection), copies.anchor(connection)
         self._seen = head  # only now: what was not committed is not there
@@ -185,6 +193,11 @@ class OpenLedger:
                 "an older copy put in its place? Nothing was done"
             )
         self._seen = head
+
+    def _require_kept(self, connection: Connection) -> None:
+        """Raise if a copy of this ledger went on under the same anchor meanwhile."""
+        if self._anchor_path is not None and self._anchor_path.exists():
+            anchors.require(connection, Anchor.read(self._anchor_path), self._anchor_path)
 
     def _time(self) -> int:
         """Now, or the time of the latest entry seen if that is later."""

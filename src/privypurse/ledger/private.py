@@ -6,8 +6,8 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -18,13 +18,12 @@ from privypurse._storage import lock, make_folder, resolved, synchronise_folder
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import Budgets
 from privypurse.budgets.person_ids import texts_of
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.ledger import keys, people
 from privypurse.ledger.few_rungs import required_rung, rungs_for
 from privypurse.ledger.ledger import Ledger
 from privypurse.ledger.lifetime import MOST_RUNGS
 
-_NEWLY_MADE = 2  # entries: that it was made, and who joined
 _ABOUT = "made for the people who joined first: its rungs follow from what they granted"
 
 
@@ -93,23 +92,35 @@ def row_ids(fingerprint: str, records: int) -> AnyArray:
     return np.array([f"row {number} of {fingerprint}" for number in range(records)])
 
 
-def make(place: Place, budgets: Budgets, *, adversary: str = "server", purpose: str = "", about: str = "") -> None:
+def make(
+    place: Place,
+    budgets: Budgets,
+    *,
+    adversary: str = "server",
+    purpose: str = "",
+    about: str = "",
+    first: Callable[[Ledger], object] | None = None,
+) -> None:
     """A ledger with the people of the budgets, rows by number where they have no ids; as a whole or not at all.
 
-    Nothing where somebody else was quicker. One that is missing beside its key or anchor is not begun anew.
+    ``first`` is done with it before anybody else can. Nothing where somebody else was quicker. One that is missing
+    beside its key or anchor is not begun anew.
     """
     try:
         with _alone(place) as beside:
             if beside is None:
                 return
-            first = budgets.first_record
-            ids = first if budgets.person is None else budgets.people_ids()
-            epsilon, delta = budgets.epsilon[first], budgets.delta[first]
+            at = budgets.first_record
+            ids = at if budgets.person is None else budgets.people_ids()
+            epsilon, delta = budgets.epsilon[at], budgets.delta[at]
             rungs = rungs_for(epsilon, delta, MOST_RUNGS)
             key = keys.new()
             made = Ledger.create(url_of(beside), rungs, adversary=adversary, about=about or _ABOUT, key=key)
             made.join(ids, on_rungs(made, ids, epsilon, delta), purpose=purpose)
+            if first is not None:
+                first(made)
             keys.write(place.key, key)
+            made.write_anchor(place.anchor)  # the last but its name: who finds it finds it whole
             os.rename(beside, place.file)
             synchronise_folder(place.file.parent)
     except OSError as error:
@@ -126,6 +137,7 @@ def _alone(place: Place) -> Iterator[Path | None]:
     folder = os.open(place.file.parent, os.O_RDONLY)
     try:
         lock(folder, f"somebody else is making {place.file}; try again")
+        _name_whole(place)
         if place.file.exists():
             yield None
         else:
@@ -135,6 +147,8 @@ def _alone(place: Place) -> Iterator[Path | None]:
             try:
                 yield beside
             finally:
+                if not place.file.exists():
+                    place.anchor.unlink(missing_ok=True)  # ours: there was none
                 _remove_broken_off(place)
     finally:
         os.close(folder)
@@ -149,10 +163,39 @@ def _refuse_lost(place: Place, what: str, path: Path) -> None:
         )
 
 
+def is_there(place: Place) -> bool:
+    """Whether there is such a ledger; raises where one was, and what goes with it is there alone."""
+    for path in dict.fromkeys((place.file, resolved(place.file))):
+        if path.exists():
+            return True
+        if path.is_symlink():
+            raise InvalidInput(f"{path} leads to a ledger that is not there; bring it back before anything is asked")
+        beside = Place.at(path)
+        if not _broken_off(beside):  # or whoever makes it looks closer
+            _refuse_lost(beside, "anchor", beside.anchor)
+            _refuse_lost(beside, "key", beside.key)
+    return False
+
+
+def _broken_off(place: Place) -> list[Path]:
+    """What is left where making it was broken off before it had its name."""
+    name, folder = re.compile(rf"\.{re.escape(place.file.name)}\.[0-9a-f]{{16}}"), place.file.parent
+    return [path for path in folder.iterdir() if name.fullmatch(path.name)] if folder.is_dir() else []
+
+
+def _name_whole(place: Place) -> None:
+    """Where making it was broken off behind its anchor, nothing is missing but its name."""
+    if place.file.exists() or not place.anchor.exists():
+        return
+    for path in _broken_off(place):
+        with suppress(PrivyPurseError):
+            if Ledger.open(url_of(path), place.key, anchor=place.anchor):
+                os.rename(path, place.file)
+
+
 def _remove_broken_off(place: Place) -> None:
-    """What is left where making it was broken off before it had its name, with the key that was written just then."""
-    name = re.compile(rf"\.{re.escape(place.file.name)}\.[0-9a-f]{{16}}")
-    left = [path for path in place.file.parent.iterdir() if name.fullmatch(path.name)]
+    """That, with the key that was written just then."""
+    left = _broken_off(place)
     if left:
         place.key.unlink(missing_ok=True)
     for path in left:
@@ -164,14 +207,11 @@ def opened(place: Place) -> Ledger:
     """A private ledger that there is, against its anchor."""
     file = resolved(place.file)
     if not place.anchor.exists():
-        ledger = Ledger.open(url_of(file), place.key)
-        if ledger.show().entries > _NEWLY_MADE:
-            anew = ["privypurse", "ledger", "verify", "--ledger", url_of(place.file), "--anchor", str(place.anchor)]
-            raise InvalidInput(
-                f"{place.anchor} is missing, by which an older copy of {place.file} would be told; put it back. If "
-                f"this is the latest copy for certain, begin it anew: {shlex.join([*anew, '--new-anchor'])}"
-            )
-        ledger.write_anchor(place.anchor)
+        anew = ["privypurse", "ledger", "verify", "--ledger", url_of(place.file), "--anchor", str(place.anchor)]
+        raise InvalidInput(
+            f"{place.anchor} is missing, by which an older copy of {place.file} would be told; put it back. If this "
+            f"is the latest copy for certain, begin it anew: {shlex.join([*anew, '--new-anchor'])}"
+        )
     return Ledger.open(url_of(file), place.key, anchor=place.anchor)
 
 

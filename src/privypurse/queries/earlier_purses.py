@@ -87,6 +87,15 @@ def read_earlier_purses(path: Path) -> EarlierPurses:
     return _from_ledger(path) if head.startswith(b"SQLite format 3") else _from_file(path)
 
 
+def not_taken_in(table: Path, ledger: Ledger | None) -> Path | None:
+    """A file of purses beside a table that this ledger, or the one that is still to be made, does not know of."""
+    whole = table.resolve()
+    for path in (Path(f"{table}.purses"), whole.with_name(f"{whole.name}.purses")):
+        if path.exists() and (ledger is None or ledger.run(read_earlier_purses(path).name) is None):
+            return path
+    return None
+
+
 def _from_file(path: Path) -> EarlierPurses:
     held = HeldFile(path, "purses", b"")  # it exists: nothing is made
     try:

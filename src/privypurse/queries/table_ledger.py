@@ -7,7 +7,7 @@ hide nothing. The file alone, in a backup, names nobody, and an older copy of it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,8 +41,10 @@ class Kept:
     """Who joined, or changed what they allow, now; in numbers. Grants are public input."""
 
 
-def table_ledger(path: Path, budgets: Budgets, identity: Mapping[str, str]) -> Kept:
-    """The ledger in this file, made for these people if there is none.
+def table_ledger(
+    path: Path, budgets: Budgets, identity: Mapping[str, str], first: Callable[[Ledger], object] | None = None
+) -> Kept:
+    """The ledger in this file, made for these people if there is none; with a new one ``first`` is done first.
 
     ``identity`` says whose purses they are and where ε comes from: keys are words for an error message. A ledger
     that was made for another is refused. With ids, who is new joins, and who allows another ε than before is raised
@@ -51,15 +53,15 @@ def table_ledger(path: Path, budgets: Budgets, identity: Mapping[str, str]) -> K
     from privypurse.ledger import private  # here, not above: who has no ledger needs no database
 
     place, news = private.Place.at(resolved(path)), ""
-    if not place.file.exists():
-        private.make(place, budgets, about=json.dumps(dict(identity), sort_keys=True))
+    if not private.is_there(private.Place.at(path)):
+        private.make(place, budgets, about=json.dumps(dict(identity), sort_keys=True), first=first)
         news = f"new purses for {budgets.people:,} people"
     ledger = private.opened(place)
     refuse_moved(ledger, path)
     _refuse_another(ledger, path, identity)
     if not news and budgets.person is not None:
-        first, ids = budgets.first_record, budgets.people_ids()
-        granted = private.on_rungs(ledger, ids, budgets.epsilon[first], budgets.delta[first])
+        at, ids = budgets.first_record, budgets.people_ids()
+        granted = private.on_rungs(ledger, ids, budgets.epsilon[at], budgets.delta[at])
         news = _brought_up_to_date(ledger, texts_of(ids), granted)
     return Kept(ledger, known_by(ledger, budgets), news)
 
@@ -72,11 +74,16 @@ def opened(path: Path) -> Ledger:
 
 
 def apart(path: Path, ledger: Ledger) -> Ledger | None:
-    """A table's ledger in this file, where what was charged there is not in the one that is named."""
-    if not path.exists():
+    """A table's ledger in this file, where what was charged there is not in the one that is named.
+
+    That one may be a copy of it, which has the same id.
+    """
+    from privypurse.ledger import private
+
+    if not private.is_there(private.Place.at(path)):
         return None
     own = opened(path)
-    return None if own.id == ledger.id or ledger.run(f"purses {own.id}") is not None else own
+    return None if own.same_as(ledger) or ledger.run(f"purses {own.id}") is not None else own
 
 
 def known_by(ledger: Ledger, budgets: Budgets) -> Budgets:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from privypurse.errors import InvalidInput
 from privypurse.ledger import anchors
-from privypurse.ledger.private import Place, url_of
+from privypurse.ledger.private import Place, is_there, url_of
+from privypurse.queries.earlier_purses import not_taken_in
 from privypurse.queries.table_ledger import DATA_SET, apart, identity_of
 from privypurse.runs.config import NO_LEDGER, RunConfig, Table
 
@@ -28,6 +29,8 @@ def refuse_beside_ledger(config: RunConfig, ledger: Ledger | None = None) -> Non
     takes_nothing = config.training.seed is not None or simulated
     if takes_nothing or not isinstance(config.data, Table):
         return
+    if ledger is not None or config.ledger != NO_LEDGER:
+        _refuse_earlier(config.data.table, ledger)
     if ledger is not None:
         path = _own_ledger(config.data.table)
         if (own := apart(path, ledger)) is not None:
@@ -49,9 +52,18 @@ def refuse_beside_ledger(config: RunConfig, ledger: Ledger | None = None) -> Non
             )
 
 
+def _refuse_earlier(table: Path, ledger: Ledger | None) -> None:
+    if (path := not_taken_in(table, ledger)) is not None:
+        raise InvalidInput(
+            f"{path} says what people spent on questions before there was a ledger, and none that this run names "
+            "knows of it. Take it over: privypurse ledger import --purses (--help says how). Or move it elsewhere, "
+            "if it is about other people"
+        )
+
+
 def _signs(out: Path, table: Path) -> Iterator[str]:
     whole, own = table.resolve(), _own_ledger(table)
-    if own.exists():
+    if is_there(Place.at(own)):
         yield f"{own} is the ledger of this table, which questions about it are charged to"
     for folder in (out, whole.parent / "run"):  # as one that is to lie there, beside all others
         for file, _ in anchors.of_runs(folder):

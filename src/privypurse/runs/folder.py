@@ -68,13 +68,15 @@ class RunFolder:
 
     @classmethod
     def begin(cls, path: Path, command: str, begun: str | None = None, charged: str = "") -> RunFolder:
-        """A folder that can be written to; files of an unfinished run will be written over (see `check_free`).
+        """A folder that can be written to, its owner's alone if it is new; files of an unfinished run will be written
+        over (see `check_free`).
 
         ``begun`` is the day as `today` gave it before data were read; None: today. ``charged`` says whether a ledger
         charges its people.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)  # sizes of internal files tell something too
             with tempfile.TemporaryFile(dir=path):
                 pass
         except OSError as error:

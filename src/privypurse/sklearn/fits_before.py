@@ -63,8 +63,10 @@ def forget() -> None:
 
 def count(plan: Plan, rows: AnyArray, ids: Any, *, stacklevel: int) -> None:
     """Count a fit by this plan before it begins, and warn if somebody was trained on before."""
-    totals, keys = (_BY_ROW, row_keys(rows)) if ids is None else (_BY_ID, id_keys(ids))
-    found = totals.add(keys, plan.spent(), plan.delta)
+    spent = plan.spent(), plan.delta
+    found = _BY_ROW.add(row_keys(rows), *spent)  # with ids too: a later fit may have none
+    if ids is not None:  # by which people are known better: others may have rows like theirs
+        found = _BY_ID.add(id_keys(ids), *spent)
     if found is None:
         return
     epsilon, delta, fits = found
@@ -86,7 +88,8 @@ def id_keys(ids: Any) -> Keys:
 
 def row_keys(rows: AnyArray) -> Keys:
     """A hash of each row of numbers: a sum of its mixed entries times secret odd numbers, modulo 2^64."""
-    entries = np.ascontiguousarray(rows, dtype=np.float64) + 0.0  # -0 is 0
+    with np.errstate(over="ignore"):
+        entries = np.asarray(rows, dtype=np.float32).astype(np.float64, order="C") + 0.0  # as trained on; -0 is 0
     if not _ROW_KEY or _ROW_KEY[0].size < entries.shape[1]:
         made = randomness(None).uniform(2 * entries.shape[1] + 64).view(np.uint64)
         _ROW_KEY[:] = [np.concatenate([*_ROW_KEY, made * _MIXED | np.uint64(1)])]

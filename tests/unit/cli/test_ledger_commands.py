@@ -199,17 +199,17 @@ def test_a_ledger_that_does_not_fit_has_an_exit_code_of_its_own(
 def test_an_anchor_is_begun_on_purpose_and_a_run_folder_has_one(
     capsys: pytest.CaptureFixture[str], ledger: pp.Ledger
 ) -> None:
-    code, _, error = run(capsys, "ledger verify --anchor purses.anchor")
+    code, _, error = run(capsys, "ledger verify --anchor last.anchor")
     assert code == 2
-    assert "purses.anchor is not there" in error
+    assert "last.anchor is not there" in error
     assert "--new-anchor" in error
-    assert not Path("purses.anchor").exists()
+    assert not Path("last.anchor").exists()
     assert "--anchor FILE" in run(capsys, "ledger verify --new-anchor")[2]
-    done(capsys, "ledger verify --anchor purses.anchor --new-anchor")
+    done(capsys, "ledger verify --anchor last.anchor --new-anchor")
     done(capsys, "ledger backup old.db")
     table = "query people.csv --person id --out"
-    done(capsys, f"{table} runs/first --anchor purses.anchor count --noise 30")
-    for anchor in ("purses.anchor", "runs/first"):
+    done(capsys, f"{table} runs/first --anchor last.anchor count --noise 30")
+    for anchor in ("last.anchor", "runs/first"):
         done(capsys, f"ledger verify --anchor {anchor}")
         code, _, error = run(capsys, f"ledger verify --ledger sqlite:///old.db --anchor {anchor}")
         assert code == 2

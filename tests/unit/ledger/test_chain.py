@@ -135,6 +135,35 @@ class TestAnchors:
         with pytest.raises(pp.InvalidInput, match="forked"):
             pp.Ledger.open(str(fork._database), key=KEY, anchor=tmp_path / "anchor.json")
 
+    def test_of_two_copies_that_are_open_under_one_anchor_one_goes_on(self, used: pp.Ledger, tmp_path: Path) -> None:
+        used.backup(tmp_path / "fork.db")
+        anchor = tmp_path / "anchor.json"
+        used.write_anchor(anchor)
+        one, other = (
+            pp.Ledger.open(url, key=KEY, anchor=anchor)
+            for url in (str(used._database), f"sqlite:///{tmp_path / 'fork.db'}")
+        )
+        one.charge("x", one.members(["b"]), flat(5), [0])
+        with pytest.raises(pp.InvalidInput, match="forked"):
+            other.charge("y", other.members(["b"]), flat(5), [0])
+        assert other.run("y") is None
+        one.charge("z", one.members(["b"]), flat(5), [0])
+
+    def test_an_anchor_beside_the_file_is_kept_without_being_named(self, used: pp.Ledger, tmp_path: Path) -> None:
+        used.backup(tmp_path / "old.db")
+        for name in ("purses.db.anchor", "purses.anchor"):
+            used.write_anchor(tmp_path / name)
+            held = pp.Ledger.open(str(used._database), key=KEY)
+            held.charge(name, held.members(["b"]), flat(5), [0])
+            assert Anchor.read(tmp_path / name).entry == held.show().entries
+            (tmp_path / name).rename(
+                tmp_path / f"old.db{name[len('purses.db') :]}" if "db" in name else tmp_path / "old.anchor"
+            )
+            with pytest.raises(pp.InvalidInput, match="forked"):
+                pp.Ledger.open(f"sqlite:///{tmp_path / 'old.db'}", key=KEY)
+            for left in tmp_path.glob("old*anchor"):
+                left.unlink()
+
     def test_another_ledgers_anchor_and_no_anchor_are_told(self, used: pp.Ledger, tmp_path: Path) -> None:
         other = pp.Ledger.create(f"sqlite:///{tmp_path / 'other.db'}", [(1.0, 1e-5)], key=KEY)
         other.write_anchor(tmp_path / "other.json")

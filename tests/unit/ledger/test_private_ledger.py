@@ -158,8 +158,8 @@ def test_one_that_cannot_be_made_leaves_no_key(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_one_that_was_killed_while_it_was_made_is_made_whole(tmp_path: Path) -> None:
-    """Before its people joined, before it had its name, and before its anchor."""
-    for place in ("Ledger.join", "private.os.rename", "Ledger.write_anchor"):
+    """Before its people joined, before its anchor, and before it had its name."""
+    for place in ("Ledger.join", "Ledger.write_anchor", "private.os.rename"):
         code = f"""
 import os
 import numpy as np

@@ -52,6 +52,12 @@ def test_the_public_list_tells_nothing_of_internal_files(folder):
     assert hashlib.sha256((folder / "run.json").read_bytes()).hexdigest() not in text
 
 
+def test_a_new_folder_is_its_owners_alone(tmp_path):
+    """Others would see how large an internal file is, and so how many levels of balances there are."""
+    RunFolder.begin(tmp_path / "runs" / "first", "train")
+    assert (tmp_path / "runs" / "first").stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize(("of_the_folder", "public"), [(0o755, 0o644), (0o750, 0o640), (0o700, 0o600)])
 def test_what_is_internal_only_its_owner_reads(tmp_path, of_the_folder, public):
     tmp_path.chmod(of_the_folder)

@@ -55,6 +55,16 @@ def test_people_are_known_by_id_whatever_their_rows(table, classifier):
         clone(classifier).fit(X[24:], y[24:], ids=[str(k) for k in range(23, 47)])
 
 
+def test_rows_that_were_fitted_with_ids_are_known_without(table, classifier):
+    X, y, _ = table
+    classifier.fit(X[:24], y[:24], ids=range(24))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SpentBefore)
+        clone(classifier).fit(X[:24], y[:24], ids=range(100, 124))  # others, whose rows are the same
+    with pytest.warns(SpentBefore, match="rows like some of these"):
+        clone(classifier).fit(np.asarray(X[:24], dtype=np.float32), y[:24])
+
+
 def test_a_search_spends_on_every_fit(table, classifier):
     X, y, _ = table
     classifier.set_params(epsilon=None)
