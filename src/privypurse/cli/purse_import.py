@@ -70,8 +70,10 @@ def _ledger(
     budgets: pp.Budgets,
     charge: Callable[[pp.Ledger], bool],
 ) -> tuple[pp.Ledger | None, bool]:
-    """Where it is to be charged, and whether that was made now and is charged already: nobody else ever finds it with
-    full purses. None where it is still to be made, and this is a dry run."""
+    """Where it is to be charged, and whether that was made now and charged before anybody could find it.
+
+    None where it is still to be made, and this is a dry run.
+    """
     from privypurse.queries.table_ledger import opened, table_ledger
 
     if ledger_is_named(options):
@@ -85,6 +87,8 @@ def _ledger(
     if options.dry_run:
         return (opened(private) if private.exists() else None), False
     new: list[bool] = []
-    first = lambda made: new.append(charge(made))  # noqa: E731
-    kept = table_ledger(private, budgets, identity_of_table(options, table), first)
-    return kept.ledger, any(new)
+
+    def first(made: pp.Ledger) -> None:
+        new.append(charge(made))
+
+    return table_ledger(private, budgets, identity_of_table(options, table), first).ledger, any(new)
