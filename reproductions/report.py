@@ -121,6 +121,10 @@ def _number(value: float, digits: int) -> str:
     return "–" if np.isnan(value) else f"{value:,.{digits}f}"
 
 
+def _grants(outcome: Line) -> list[float]:
+    return [group["epsilon"] for group in outcome["groups"]]
+
+
 def _promises(grid: Grid, results: Results) -> list[str]:
     """What each group was promised and has spent at most; of many, the strictest and the most generous."""
     lines = [
@@ -137,7 +141,8 @@ def _promises(grid: Grid, results: Results) -> list[str]:
             which = range(len(groups)) if few else (0, len(groups) - 1)
             between = " / " if few else " … "
             promised = between.join(f"{groups[k]['epsilon']:g}" for k in which)
-            spent = between.join(f"{max(o['groups'][k]['spent'] for o in outcomes):.3f}" for k in which)
+            alike = [o for o in outcomes if _grants(o) == _grants(outcomes[0])]  # budgets may be drawn by the seed
+            spent = between.join(f"{max(o['groups'][k]['spent'] for o in alike):.3f}" for k in which)
             over = f"{max(outcome['overspent'] for outcome in outcomes):,}"
             how = outcomes[0]["accountant"]
             if outcomes[0]["promise"] == "none":  # what is known is a bound, which may lie above the truth

@@ -190,6 +190,18 @@ def test_another_loss_is_another_training_and_cross_entropy_keeps_its_name() -> 
     assert 0 <= other["at_largest"] <= 100
 
 
+def test_what_was_spent_stands_beside_what_the_same_seed_was_promised() -> None:
+    """Of budgets that are drawn by the seed, another seed's most generous may spend more than this one's granted."""
+    grid = load("liu-table-3").only(["Individual-1000"], ["BinarySearch"])
+    place = ("Individual-1000", "BinarySearch")
+    lines = [
+        {"groups": [{"epsilon": most, "spent": most}], "overspent": 0, "accountant": "rdp", "promise": "data"}
+        for most in (6.0, 6.2)
+    ]
+    (row,) = report._promises(grid, {place: lines})[2:]
+    assert "| 6 | 6.000 | 0 |" in row
+
+
 def test_mean_epsilon_by_class_is_in_the_order_of_classes() -> None:
     line = {"by_class": [[2, 0.5], [0, 1.5], [1, 2.5]], "made_up": False, "seed": 0}
     assert report.mean_of([line, line], "class_epsilon") == ([1.5, 2.5, 0.5], [0, 0, 0])
