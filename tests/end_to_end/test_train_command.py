@@ -241,7 +241,7 @@ def test_help_teaches(capsys):
         "simulate",
         "privypurse init",
         "EXECUTES ITS CODE",
-        "taken from no row for nothing",
+        "never from its rows",
     ):
         assert word in text
 
