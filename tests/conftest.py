@@ -15,6 +15,15 @@ from left_out import left_out
 from privypurse import _totals
 
 
+def _one_thread() -> None:
+    """A fork whose parent has had more waits for ever for those that it does not have."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+os.register_at_fork(after_in_child=_one_thread)
+
+
 def pytest_configure() -> None:
     _totals.said()  # once in a process, which here would be in whichever test comes first
     components.required()  # a name that is not known is an error before anything runs
