@@ -126,6 +126,14 @@ def test_a_lone_key_is_a_lost_ledger(tmp_path: Path) -> None:
     assert (tmp_path / "purses.key").read_bytes() == key
 
 
+def test_a_new_one_without_its_anchor_may_be_an_old_copy(tmp_path: Path) -> None:
+    """It has its anchor from the first moment on, so one that is missing was lost."""
+    private_ledger(tmp_path, budgets())
+    (tmp_path / "purses.anchor").unlink()
+    with pytest.raises(pp.InvalidInput, match=r"purses\.anchor is missing"):
+        private_ledger(tmp_path, budgets())
+
+
 def test_links_into_a_place_that_is_not_mounted_are_a_lost_ledger(tmp_path: Path) -> None:
     """A new ledger would take the place of the links, with everybody's purse full."""
     private_ledger(tmp_path / "volume", budgets())
