@@ -38,7 +38,8 @@ _LARGE_MODEL = 100_000  # parameters from which a physical batch is smaller
 
 
 def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Each record's mean over the other classes of how far their score comes within 1 of the right class's."""
+    """Each record's sum over the other classes of how far their score comes within 1 of the right one's, divided by
+    the number of classes."""
     return F.multi_margin_loss(outputs, labels, reduction="none")
 
 

@@ -7,6 +7,17 @@ from pathlib import Path
 from privypurse.runs.config import parse_config
 from privypurse.runs.training_run import train_by
 
+TWO_STEPS = """
+[model]
+kind = "mlp"
+[optimizer]
+name = "SGD"
+lr = 0.5
+[plan]
+steps = 2
+batch_size = 2
+"""
+"""A run as short as one can be; keys of [plan] may follow."""
 _CONFIG = """
 [data]
 table = "{table}"

@@ -11,6 +11,7 @@ import pytest
 import privypurse as pp
 from privypurse import cli
 from privypurse.queries.table_ledger import opened
+from run_folders import TWO_STEPS
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 FOLDER = Path(__file__).parents[1] / "unit" / "queries" / "purse_files"
@@ -131,23 +132,16 @@ def test_a_private_ledger_of_people_is_a_ledger_like_any_other(capsys, ledger):
     assert not opened(Path("visits.csv.ledger")).balances(opened(Path("visits.csv.ledger")).members(["ada"])).any()
 
 
-CONFIG = """
+CONFIG = f"""
 [data]
 table = "visits.csv"
 person = "who"
 label = "cost"
 classes = ["10", "20", "30", "40", "50", "60"]
-features = { age = { low = 0, high = 100 } }
+features = {{ age = {{ low = 0, high = 100 }} }}
 [budgets]
-[plan]
+{TWO_STEPS}
 at_most = 0.4
-steps = 2
-batch_size = 2
-[model]
-kind = "mlp"
-[optimizer]
-name = "SGD"
-lr = 0.5
 [training]
 out = "run"
 """

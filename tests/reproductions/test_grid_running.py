@@ -169,7 +169,7 @@ def test_what_was_spent_counts_extra_steps() -> None:
     assert most_generous["spent"] >= done["epsilon"][-1]  # what nine in ten of all stay below
 
 
-def test_the_hinge_loss_is_the_mean_over_other_classes_of_what_comes_within_one() -> None:
+def test_the_hinge_loss_is_what_other_classes_come_within_one_by_over_the_number_of_classes() -> None:
     torch.manual_seed(0)
     outputs, labels = torch.randn(20, 4, dtype=torch.float64), torch.randint(0, 4, (20,))
     wanted = [

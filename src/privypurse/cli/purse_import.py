@@ -74,6 +74,7 @@ def _ledger(
 
     None where it is still to be made, and this is a dry run.
     """
+    from privypurse.ledger.private import Place, is_there
     from privypurse.queries.table_ledger import opened, table_ledger
 
     if ledger_is_named(options):
@@ -85,7 +86,7 @@ def _ledger(
             "with its key and anchor to another name first: old.ledger, old.ledger.key and old.ledger.anchor"
         )
     if options.dry_run:
-        return (opened(private) if private.exists() else None), False
+        return (opened(private) if is_there(Place.at(private)) else None), False
     new: list[bool] = []
 
     def first(made: pp.Ledger) -> None:

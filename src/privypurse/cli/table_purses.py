@@ -133,12 +133,13 @@ def refuse_earlier(options: argparse.Namespace, table: Path, ledger: pp.Ledger |
 def _refuse_new(options: argparse.Namespace, table: Path) -> None:
     """Raise where files show that people have purses elsewhere: a ledger made now would fill them again."""
     from privypurse.ledger import anchors
-    from privypurse.ledger.private import Place
-    from privypurse.queries.table_ledger import identity_of, opened
+    from privypurse.ledger.private import Place, url_of
+    from privypurse.queries.table_ledger import identity_of
 
     folder = table.resolve().parent
     for other in sorted(folder.glob("*.ledger")):
-        if Place.at(other).key.exists() and not other.with_suffix("").exists() and identity_of(opened(other)):
+        key = Place.at(other).key
+        if key.exists() and not other.with_suffix("").exists() and identity_of(pp.Ledger.open(url_of(other), key)):
             raise pp.InvalidInput(
                 f"{other} is the ledger of a table that is not there any more. If {table} is that table, rename the "
                 f"ledger too, with its key and its anchor: {table.name}.ledger, {table.name}.ledger.key and "

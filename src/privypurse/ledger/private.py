@@ -171,9 +171,12 @@ def is_there(place: Place) -> bool:
         if path.is_symlink():
             raise InvalidInput(f"{path} leads to a ledger that is not there; bring it back before anything is asked")
         beside = Place.at(path)
-        if not _broken_off(beside):  # or whoever makes it looks closer
-            _refuse_lost(beside, "anchor", beside.anchor)
-            _refuse_lost(beside, "key", beside.key)
+        if _broken_off(beside):
+            with _alone(beside) as free:  # gives it its name, removes what is left, or finds that it is lost
+                if free is None:
+                    return True
+        _refuse_lost(beside, "anchor", beside.anchor)
+        _refuse_lost(beside, "key", beside.key)
     return False
 
 

@@ -134,6 +134,21 @@ def test_a_new_one_without_its_anchor_may_be_an_old_copy(tmp_path: Path) -> None
         private_ledger(tmp_path, budgets())
 
 
+def test_what_a_broken_making_left_does_not_hide_that_a_ledger_is_lost(tmp_path: Path) -> None:
+    ledger = private_ledger(tmp_path, budgets())
+    place = private.Place.in_folder(tmp_path)
+    at = private.Place.at(tmp_path / "table.ledger")
+    for one, other in zip(vars(place).values(), vars(at).values(), strict=True):
+        one.rename(other)
+    assert private.is_there(at)
+    assert ledger.id == private.opened(at).id
+    left = tmp_path / f".table.ledger.{'0' * 16}"
+    pp.Ledger.create(private.url_of(left), [(1.0, 1e-5)], key=bytes(32))
+    at.file.unlink()
+    with pytest.raises(pp.InvalidInput, match="missing beside its anchor"):
+        private.is_there(at)
+
+
 def test_links_into_a_place_that_is_not_mounted_are_a_lost_ledger(tmp_path: Path) -> None:
     """A new ledger would take the place of the links, with everybody's purse full."""
     private_ledger(tmp_path / "volume", budgets())

@@ -9,6 +9,7 @@ from ledger_tools import new_ledger
 from privypurse import cli
 from privypurse.runs.beside_ledger import refuse_beside_ledger
 from privypurse.runs.config import RunConfig, parse_config
+from run_folders import TWO_STEPS
 
 CONFIG = """
 {first}
@@ -19,18 +20,12 @@ classes = ["0", "1"]
 features = {{ x = {{ low = 0, high = 1 }} }}
 [budgets]
 {granted}
-[plan]
-steps = 2
-batch_size = 2
-[model]
-kind = "mlp"
-[optimizer]
-name = "SGD"
-lr = 0.5
+{two_steps}
 [training]
 out = "runs/second"
 {more}
 """
+CONFIG = CONFIG.replace("{two_steps}", TWO_STEPS)
 
 
 def config(first: str = "", granted: str = 'epsilon = "epsilon"', more: str = "") -> RunConfig:
