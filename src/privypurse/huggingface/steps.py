@@ -6,7 +6,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
 from privypurse.training.make_private import PrivateLoader, PrivateModel, PrivateOptimizer
+from privypurse.training.other_trainers import require_counted
 
 
 class Steps:
@@ -37,6 +40,14 @@ class Steps:
         while not self.loader.ends_step:
             assert self._batches is not None
             yield next(self._batches), not self.loader.ends_step
+
+    def go_on(self, checkpoint: str, at: int, folder: Path, counted: int, scheduler: Any) -> None:
+        """Go on from a checkpoint at that step; the learning rate goes by steps of the plan, lost ones too."""
+        mend = "Resume in the output_dir where the checkpoint was made"
+        require_counted(checkpoint, at, folder, counted, mend)
+        if not isinstance(scheduler, ReduceLROnPlateau):  # which goes by figures
+            for _ in range(counted - getattr(scheduler, "last_epoch", at)):
+                scheduler.step()
 
     def close(self) -> None:
         """The global generators, secret while a batch is out, are again what they were; the count is let go of."""

@@ -23,7 +23,7 @@ from privypurse.training.individual.accounting import Individual
 from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.tracking.structures import untracked
 from privypurse.training.make_private import make_private
-from privypurse.training.other_trainers import FIGURES, Told, refuse_begun, require_counted
+from privypurse.training.other_trainers import FIGURES, Told, refuse_begun
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -146,5 +146,5 @@ class Trainer(DiscreetTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if self._planned["seed"] is not None:  # which takes its steps again
             counted = self._steps.optimizer.steps_taken
-        mend = "Resume in the output_dir where the checkpoint was made"
-        require_counted(str(checkpoint), self.state.global_step, self._folder, counted, mend)
+        if checkpoint is not None:
+            self._steps.go_on(checkpoint, self.state.global_step, self._folder, counted, self.lr_scheduler)

@@ -119,9 +119,10 @@ class PrivateFit(DiscreetFit):
     def _require_later_than(self, checkpoint: dict[str, Any]) -> None:
         """Raise if a checkpoint has more steps than the folder counts: it is of another one."""
         states = checkpoint.get("optimizer_states", []) if self._run.source.secure else []
-        steps = max((state.get("private", {}).get("steps_taken", 0) for state in states), default=0)
-        mend = "Give the folder= that it was made with"
-        require_counted("the checkpoint", steps, self._folder, self._run.steps_taken, mend)
+        if states:
+            steps = max(state.get("private", {}).get("steps_taken", 0) for state in states)
+            mend = "Give the folder= that it was made with"
+            require_counted("the checkpoint", steps, self._folder, self._run.steps_taken, mend)
 
     def _leave_batches(self) -> None:
         self._batches = self._inside = None

@@ -172,10 +172,10 @@ class CurrentBatch:
                     "trained"
                 )
             raise InvalidInput(
-                f"the losses have shape {tuple(losses.shape)}; there has to be one for each of the "
-                f"{passed[-1].size} records that went through the model, in their order, made of the model's output "
-                'and the loader\'s labels: reduction="none", then the mean or sum over everything but the first '
-                "dimension. Of a Hugging Face model leave labels= out, and take pp.losses.for_model(model)"
+                "there has to be one loss for each record that went through the model, in their order, made of the "
+                "model's output and the loader's labels: reduction=\"none\", then the mean or sum over everything "
+                f"but the first dimension; this tensor has {losses.dim()} dimensions. Of a Hugging Face model leave "
+                "labels= out, and take pp.losses.for_model(model)"
             )
         total: Tensor = over_records(plain(losses), state.places, self._reduction).value
         return total
@@ -193,7 +193,7 @@ class CurrentBatch:
                 "optimizer.step() needs a batch of the private loader and a loss.backward() before it, with the "
                 "model in training mode: model.train()"
             )
-        self._require_once(passes, batch.records.size)
+        self._require_once(passes)
         self._require_nothing_else()
         self.restart()
         if batch.units.size:
@@ -201,16 +201,15 @@ class CurrentBatch:
         return batch.last
 
     @staticmethod
-    def _require_once(passes: list[Pass], records: int) -> None:
+    def _require_once(passes: list[Pass]) -> None:
         """Raise unless every record of the batch went through the model once, and its loss came back."""
         if not all(each.returned for each in passes):
             raise InvalidInput("a gradient came back to the model past its output; use what the model gives alone")
         whole = len(passes) == 1 and passes[0].places.whole
         if not whole and not np.all(sum(each.places.counts() for each in passes) == 1):
             raise InvalidInput(
-                f"{sum(each.places.size for each in passes)} records went through the model, but the batch has "
-                f"{records}, and each has to go through once; run each batch of the loader through the model once, "
-                "whole or in parts"
+                "some records of the batch went through the model twice or not at all, and each has to go through "
+                "once; run each batch of the loader through the model once, whole or in parts"
             )
 
     def note_gradients(self) -> None:

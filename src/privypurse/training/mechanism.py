@@ -180,8 +180,12 @@ class PrivateRun:
         self._require_own()
         if self.steps_left <= 0:
             raise PlanExhausted(
-                f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets. One pass "
-                "over the loader is the whole run: there is no loop over epochs around it"
+                f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets. "
+                + (
+                    "One pass over the loader is the whole run: there is no loop over epochs around it"
+                    if self._journal_path is None
+                    else f"They are counted in {self._journal_path}, also those of a run before this one"
+                )
             )
 
     def require_true_gradients(self, given: Given, records: int, constants: frozenset[int] = frozenset()) -> None:

@@ -53,11 +53,19 @@ def refuse_training_data(asked: Any, training_data: Any) -> None:
 
 
 def require_counted(checkpoint: str, steps: int, folder: Path | None, counted: int, mend: str) -> None:
-    """Raise if a checkpoint has more steps than the run's folder counts: it is of another one."""
+    """Raise if a checkpoint has more steps than the run's folder counts, so that it is of another one; warn where it
+    has fewer."""
     if steps > counted:
         raise InvalidInput(
             f"{checkpoint} is of {steps:,} steps, but {folder} counts {counted:,}: going on would take steps twice. "
             f"{mend}"
+        )
+    if steps < counted:
+        warnings.warn(
+            f"{checkpoint} is of {steps:,} steps and {folder} counts {counted:,}: those in between are lost with the "
+            "run that took them, stay counted, and are not taken again",
+            PrivyPurseWarning,
+            stacklevel=3,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn, view_as_real
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from privypurse._validate import integer, one_of
 from privypurse.arrays import IntArray
@@ -117,7 +117,9 @@ def looks_at_members(on: Any, trained: Any) -> bool:
         own = {id(record) for record in trained if isinstance(record, dict | tuple | list)}
         return any(id(record) in own for record in on)
     (whole, rows), (other, members) = _rows(on), _rows(trained)
-    return whole is other and (rows is None or members is None or bool(np.isin(rows, members).any()))
+    if whole is other:
+        return rows is None or members is None or bool(np.isin(rows, members).any())
+    return bool(np.isin(_addresses(whole, rows), _addresses(other, members)).any())
 
 
 def _rows(part: Any) -> tuple[Any, IntArray | None]:
@@ -127,6 +129,16 @@ def _rows(part: Any) -> tuple[Any, IntArray | None]:
         indices = np.asarray(part.indices, dtype=np.int64)
         rows, part = indices if rows is None else indices[rows], part.dataset
     return part, rows
+
+
+def _addresses(whole: Any, rows: IntArray | None) -> IntArray:
+    """Where these rows lie in memory, of tensors: a data set made anew of the same ones, or of a slice, has some in
+    common."""
+    first = whole.tensors[0] if type(whole) is TensorDataset else None
+    if first is None or not first.numel() or not first.stride(0):
+        return np.empty(0, dtype=np.int64)
+    numbers = np.arange(len(first)) if rows is None else rows
+    return first.data_ptr() + numbers * (first.stride(0) * first.element_size())
 
 
 def _on_records(

@@ -296,11 +296,17 @@ def test_members_are_not_validated_on() -> None:
         (members, Subset(members, [1, 2])),
         (train, Subset(both, range(40))),
         (listed := [*members], listed[7:9]),
+        (members, TensorDataset(*members.tensors)),
+        (members, TensorDataset(*(each[7:9] for each in members.tensors))),
+        (members, Subset(TensorDataset(*members.tensors), [1, 2])),
     ):
         with pytest.raises(pp.InvalidInput, match="records that are trained on"):
             trained(validate, dataset=dataset)
-    _, report = trained(rest, dataset=train)
-    assert report.history[-1].validation
+    twice = [torch.cat([each, each])[:120] for each in both.tensors]
+    every_second = (TensorDataset(*(each[begin::2] for each in twice)) for begin in (0, 1))
+    for dataset, validate in ((train, rest), every_second):
+        _, report = trained(validate, dataset=dataset)
+        assert report.history[-1].validation
 
 
 @pytest.mark.parametrize(

@@ -205,8 +205,8 @@ def recorded(recorder: Recorder, loss_fn: Loss, x: Any, y: Any, check: bool = Tr
     losses = loss_fn(output, y)
     if losses.shape != (tape.rows,):
         raise InvalidInput(
-            f"loss_fn must give one loss for each of the {tape.rows} records; it gave shape {tuple(losses.shape)}. "
-            'Use reduction="none" and sum over everything but the first dimension'
+            f"loss_fn must give one loss for each record; it gave {losses.dim()} dimensions, where one is needed, as "
+            'long as the batch. Use reduction="none" and sum over everything but the first dimension'
         )
     if check:
         recorder.refuse_strangers(output)

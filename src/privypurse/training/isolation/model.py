@@ -242,7 +242,8 @@ def _require_own_copies(tape: Tape, others: Tensor) -> None:
     """Raise if something came back to these records' copies of what all have in common; their losses do not count."""
     for call in (call for call in tape.finished() if _copied(call.rule, call.layout)):
         values = list(call.kept.values()) if call.settled else [call.output_gradient]
-        if not any(value[others.to(value.device)].any() for value in values):
+        theirs = [value[others.to(value.device)] for value in values]
+        if not any((torch.isfinite(value) & (value != 0)).any() for value in theirs):  # 0 · ∞ is their own
             continue
         if call.rule is EXPANDED_PARAMETER:
             what, has = next(iter(call.names.values())), "a parameter whose leading dimension is 1"

@@ -125,7 +125,7 @@ def _require_own_graph(losses: Tensor) -> None:
 
 FOREIGN = (
     "a tensor that requires gradients and is not the model's goes into the loss: its gradient would be neither "
-    "clipped nor noisy. Use the model that make_private gave back (in training mode); put a head or a learned weight "
-    "outside of it into the model and its optimizer before make_private; for a penalty on parameters use the "
-    "optimizer's weight_decay"
+    "clipped nor noisy. Use the model that make_private gave back, in training mode (model.train(): from_pretrained "
+    "gives models in evaluation mode); put a head or a learned weight outside of it into the model and its optimizer "
+    "before make_private; for a penalty on parameters use the optimizer's weight_decay"
 )
