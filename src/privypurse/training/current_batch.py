@@ -39,8 +39,11 @@ class Pass:
 class CurrentBatch:
     """Which records of the batch at hand went through the model, between the loader and the optimizer's step."""
 
-    def __init__(self, run: PrivateRun, loss_reduction: str, capture: bool | None = None) -> None:
-        self.run, self._reduction, self._graphs = run, loss_reduction, Graphs(run, capture)
+    def __init__(
+        self, run: PrivateRun, loss_reduction: str, capture: bool | None = None, most: int | None = None
+    ) -> None:
+        """``capture`` and ``most`` are those of `Graphs`."""
+        self.run, self._reduction, self._graphs = run, loss_reduction, Graphs(run, capture, most)
         self._released: dict[str, tuple[Tensor, int]] = {}
         self.restart()
         self._constants: set[torch.Size] = set()

@@ -10,6 +10,7 @@ model that draws from Python's generators, asks the device for a value, or chang
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Hashable
 from itertools import count
@@ -136,16 +137,18 @@ class Replay:
 class _Rows:
     """Memory for what goes into graphs and comes out of them, the same for batches of all sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
+        self.room = room
+        """The most records of a batch."""
         self._held: dict[Hashable, Tensor] = {}
 
     def like(self, value: Tensor, what: Hashable, records: int) -> Tensor:
-        """A tensor of this form; of what has a row for each record the first rows of a larger one."""
-        if value.dim() == 0 or value.shape[0] != records:
+        """A tensor of this form; of what has a row for each record, one after the other, the first of more rows."""
+        if value.dim() == 0 or value.shape[0] != records or not value.is_contiguous():
             return torch.empty_like(value)
         form = what, value.shape[1:], value.dtype
-        if form not in self._held or len(self._held[form]) < records:
-            self._held[form] = value.new_empty((records + records // 4, *value.shape[1:]))
+        if form not in self._held:
+            self._held[form] = value.new_empty((self.room, *value.shape[1:]))
         return self._held[form][:records]
 
 
@@ -158,7 +161,10 @@ class _Graph:
         """``used`` are the outputs to which gradients come back, by their numbers among those that ask for one."""
         self._run, self._used, self._rows = run, used, rows
         leaves, self._form = tree_flatten(given)
-        self._leaves = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        self._leaves = [
+            rows.like(leaf, ("in", n), records).copy_(leaf) if isinstance(leaf, Tensor) else leaf
+            for n, leaf in enumerate(leaves)
+        ]
         self._units = torch.full((records,), run.plan.people, dtype=torch.int64, device=run.device)
         self._anchor = torch.zeros((), device=run.device, requires_grad=True)
         with torch.enable_grad(), keyed(os.urandom(32), run.device):
@@ -263,14 +269,16 @@ def _tensors(output: Any) -> list[Tensor]:
 class Graphs:
     """The graphs of a run, for each form of a batch; and which batches go through them."""
 
-    def __init__(self, run: PrivateRun, asked: bool | None) -> None:
+    def __init__(self, run: PrivateRun, asked: bool | None, most: int | None = None) -> None:
+        """``most`` records go through the model at once; without, a step's people are about its plan's."""
         alone = run.accounting is None and run.processes.size == 1
         self._run, self.on = run, run.device.type == "cuda" and alone and asked is not False
         self.last: Replay | None = None
         """The pass that the memory of the graphs belongs to, until it is added up."""
         self._eager, self._changes = 0, 0
         self._used: set[int] = set()
-        self._rows = _Rows()
+        drawn = run.plan.batch_size
+        self._rows = _Rows(math.ceil(drawn + 3 * math.sqrt(drawn)) if most is None else most)
         self._pool: Any = None
         self._made: dict[Hashable, _Graph] = {}
         self._taken: Surroundings | None = None
@@ -333,6 +341,8 @@ class Graphs:
             if self._taken.hooked or self._changes > _MOST_CHANGES:
                 raise NotCapturable("somebody looks on while the model runs, or it changes again and again")
         if form not in self._made:
+            if records > self._rows.room:
+                self._make_room(records + records // 4)
             if len(self._made) == _MOST_SIZES:
                 return None
             if self._pool is None:
@@ -342,3 +352,9 @@ class Graphs:
             if not self._taken.same():
                 raise NotCapturable("the forward pass changes what it goes by")
         return self._made[form]
+
+    def _make_room(self, records: int) -> None:
+        """For batches of so many. Graphs of smaller ones would keep as much memory again: they are captured anew."""
+        torch.cuda.synchronize(self._run.device)  # one of them may be under way
+        self._made, self._rows = {}, _Rows(records)
+        self._pool = None if self._pool is None else torch.cuda.graph_pool_handle()

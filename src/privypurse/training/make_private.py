@@ -264,7 +264,7 @@ def make_private(
     run.charge_to(ledger, purpose)
     run.require_open()
     leave_to_python()
-    current_batch = CurrentBatch(run, loss_reduction, execution.capture)
     sizes = (None, 1) if setup.device.type == "cpu" else few_shapes(plan.batch_size, execution.max_physical_batch)
+    current_batch = CurrentBatch(run, loss_reduction, execution.capture, sizes[0])
     loader = PrivateLoader(Draws(run, records, *sizes), current_batch)
     return PrivateModel(setup.recorder.model, current_batch), PrivateOptimizer(optimizer, current_batch), loader

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from privypurse.errors import InvalidInput
 from privypurse.training import current_batch as current
-from privypurse.training.graphed import Replay
+from privypurse.training.graphed import Replay, _Rows
 from privypurse.training.physical_batches import few_shapes
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
@@ -110,6 +110,32 @@ def test_parts_of_a_step_are_added_up() -> None:
             F.cross_entropy(private(x), y).backward()
             optimizer.step()
         results.append(model)
+    assert same(*results)
+
+
+@CUDA
+def test_a_batch_that_is_larger_than_expected_makes_room() -> None:
+    """Graphs of smaller batches are captured anew, so that all have the same memory around them."""
+    results = []
+    for capture in (None, False):
+        model = small().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        execution = pp.Execution(capture=capture)
+        plan = planned(steps=40, batch_size=32)
+        private, optimizer, loader = pp.make_private(model, optimizer, data(), plan, seed=3, execution=execution)
+        graphs, largest = private._current_batch._graphs, 0
+        graphs._rows = _Rows(8)  # as if so many had been expected
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(private(x), y).backward()
+            optimizer.step()
+            largest = max(largest, len(x))
+        results.append(model)
+        if capture is None:
+            memory = {each.untyped_storage().data_ptr() for graph in graphs._made.values() for each in graph._gave}
+            assert graphs._rows.room >= largest > 32
+            assert len(graphs._made) > 1
+            assert len(memory) == 1
     assert same(*results)
 
 
