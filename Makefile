@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 WORKERS ?= 2
+export PYTHONDONTWRITEBYTECODE :=  # hundreds of tests start processes, which would compile everything each time
 
 # What only the full gate runs; pyproject.toml says what these marks mean.
 FULL_ONLY := slow or flower or hf or lightning or postgres or browser or docs

@@ -205,7 +205,7 @@ def test_what_cannot_be_answered_is_refused():
         with pytest.raises(Unsupported):
             trajectories.epsilons(good, 0.1, np.array([1.0]), delta)
     with pytest.raises(Unsupported, match="rounding alone"):
-        trajectories.epsilons(np.array([[10**6]]), 1e-4, np.array([1.0]), 1e-10)
+        trajectories.epsilons(np.array([[10**6]]), 1.0, np.array([1e4]), 1e-10)
 
 
 # --- Broken twins ------------------------------------------------------------------------------------------------
