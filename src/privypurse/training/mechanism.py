@@ -179,13 +179,11 @@ class PrivateRun:
     def require_step(self) -> None:
         self._require_own()
         if self.steps_left <= 0:
+            where = self._journal_path
+            counted = "" if where is None else f". They are counted in {where}, with those of a run before this one"
             raise PlanExhausted(
-                f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets. "
-                + (
-                    "One pass over the loader is the whole run: there is no loop over epochs around it"
-                    if self._journal_path is None
-                    else f"They are counted in {self._journal_path}, also those of a run before this one"
-                )
+                f"all {self.plan.all_steps:,} steps of the plan are taken; one more would overdraw budgets. One pass "
+                f"over the loader is the whole run: there is no loop over epochs around it{counted}"
             )
 
     def require_true_gradients(self, given: Given, records: int, constants: frozenset[int] = frozenset()) -> None:

@@ -114,6 +114,16 @@ def test_a_folder_that_knows_nothing_of_the_run_is_refused(tmp_path):
     assert fit(Classifier(), plan, seed=None, folder=tmp_path / "run", ckpt_path=path).global_step == STEPS
 
 
+@pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")
+def test_steps_that_are_lost_are_told(tmp_path):
+    plan = planned(steps=STEPS)
+    with pytest.raises(KeyError):
+        fit(Dies(), plan, keeping(tmp_path), seed=None, folder=tmp_path / "run")
+    data = PrivateDataModule(records(), plan, folder=tmp_path / "run")
+    with pytest.warns(pp.PrivyPurseWarning, match=r"the checkpoint is of 4 steps and .* counts [67].* are lost"):
+        trainer().fit(Classifier(), datamodule=data, ckpt_path=str(tmp_path / "epoch=0-step=4.ckpt"))
+
+
 def test_without_a_folder_nothing_goes_on(tmp_path):
     plan = planned(steps=STEPS)
     with pytest.raises(KeyError):

@@ -503,6 +503,17 @@ def test_a_journal_can_be_let_go_of(tmp_path) -> None:
     _made(planned(), data(), journal=tmp_path / "steps")[1].close()
 
 
+def test_a_journal_in_which_every_step_is_counted_is_named(tmp_path) -> None:
+    model, optimizer, loader = _made(planned(steps=1), data(), journal=tmp_path / "steps")
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    optimizer.close()
+    again = _made(planned(steps=1), data(), journal=tmp_path / "steps")[2]
+    with pytest.raises(pp.PlanExhausted, match=r"all 1 steps .* counted in .*steps, with those of a run before"):
+        next(iter(again))
+
+
 def test_a_person_without_records_does_not_hide_one_with_two() -> None:
     """Three persons, three records, but not one each: the pair must be clipped as one."""
     batch = Batch(np.arange(3), np.arange(3), np.array([1, 1, 2]))
