@@ -16,8 +16,8 @@ from privypurse.errors import InvalidInput
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
 from privypurse.training.gradients.find_layouts import bound
 from privypurse.training.gradients.layout import COUNT_RECORDS, Constant, Layout
-from privypurse.training.gradients.numerics import full_products
-from privypurse.training.gradients.rule import InParts, Rule
+from privypurse.training.gradients.numerics import full_products, spread
+from privypurse.training.gradients.rule import Call, InParts, Rule
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.compared import MODEL, Seen, digest, first_changed
 from privypurse.training.isolation.dropout import DropoutOff
@@ -238,12 +238,27 @@ def _copied(rule: Rule, layout: Layout) -> bool:
     return rule is EXPANDED_PARAMETER or layout.one_row
 
 
+def _returned(call: Call) -> list[Tensor]:
+    return list(call.kept.values()) if call.settled else [call.output_gradient]
+
+
+def _not_finite(tape: Tape, calls: list[Call]) -> Tensor:
+    """Of every record, whether something came back to it here that is not finite."""
+    wild = torch.zeros(tape.records, dtype=torch.bool)
+    for value in (value for call in calls for value in _returned(call) if len(value) == tape.records):
+        wild |= ~torch.isfinite(value.reshape(len(value), -1)).all(dim=1).cpu()
+    return wild
+
+
 def _require_own_copies(tape: Tape, others: Tensor) -> None:
     """Raise if something came back to these records' copies of what all have in common; their losses do not count."""
-    for call in (call for call in tape.finished() if _copied(call.rule, call.layout)):
-        values = list(call.kept.values()) if call.settled else [call.output_gradient]
-        theirs = [value[others.to(value.device)] for value in values]
-        if not any((torch.isfinite(value) & (value != 0)).any() for value in theirs):  # 0 · ∞ is their own
+    copies = [call for call in tape.finished() if _copied(call.rule, call.layout)]
+    wild = _not_finite(tape, [call for call in tape.finished() if not _copied(call.rule, call.layout)])[others]
+    for call in copies:
+        theirs = [value[others.to(value.device)] for value in _returned(call)]
+        # Of a record to which something came back elsewhere that is not finite, 0 · ∞ is its own.
+        own = [~torch.isfinite(each) & spread(wild.to(each.device), each).bool() for each in theirs]
+        if all(((each == 0) | mine).all() for each, mine in zip(theirs, own, strict=True)):
             continue
         if call.rule is EXPANDED_PARAMETER:
             what, has = next(iter(call.names.values())), "a parameter whose leading dimension is 1"

@@ -276,16 +276,23 @@ def test_one_row_that_is_made_of_records_is_refused(model: Callable[[], nn.Modul
         trained(model())
 
 
+class Steep(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh((self.first(x) + self.positions(x) + x).exp()).mean(1))
+
+
+class SteepFirstRow(Steep, FirstRow):
+    """What comes back to the first record's copy is others', and not finite where one of theirs is not."""
+
+
 def test_a_record_whose_own_gradient_is_not_finite_is_no_reason_to_refuse() -> None:
     """Its loss does not count there, and 0 · ∞ is not 0."""
-
-    class Steep(Base):
-        def forward(self, x: Tensor) -> Tensor:
-            return self.last(torch.tanh((self.first(x) + self.positions(x) + x).exp()).mean(1))
-
     x = torch.randn(24, TOKENS, WIDTH)
     x[5] = 100.0  # whose exponential is infinite, and so its slope
     trained(Steep(), x)
+    x[1::2] = 100.0
+    with pytest.raises(pp.InvalidInput, match="what layer table gives is used by one record for another"):
+        trained(SteepFirstRow(), x)
 
 
 def test_what_was_found_once_does_not_let_a_choice_among_records_through() -> None:
