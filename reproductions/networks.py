@@ -233,6 +233,13 @@ class ShiftedAndMirrored(nn.Module):
         return padded[every, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
+class ChannelsLast(nn.Module):
+    """Images as they are, in memory with the channels of a pixel side by side. Convolutions behind it keep that."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last)
+
+
 _GREY, _COLOUR, _IMAGE = (1, 28, 28), (3, 32, 32), "(channels, height, width)"
 _NETWORKS: dict[str, tuple[tuple[int, ...] | str | None, Callable[[tuple[int, ...], int], nn.Module]]] = {
     "heo-mnist": (_GREY, lambda shape, classes: OpacusExample(nn.ReLU, classes)),

@@ -215,7 +215,22 @@ def one_at_a_time(model, loss_fn, x, y):
 def test_norms_of_three_records_are_those_of_one_at_a_time(name):
     torch.manual_seed(0)
     shape, _ = CASES[name]
-    model = network(name, shape, 10).double()
+    require_norms(network(name, shape, 10), shape)
+
+
+@pytest.mark.parametrize("name", ["tramer-boneh-cifar10", "resnet-20"])
+def test_norms_are_the_same_with_channels_last_in_memory(name):
+    torch.manual_seed(0)
+    seen = []
+    model = nn.Sequential(networks.ChannelsLast(), network(name, COLOUR, 10))
+    last = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d)][-1]
+    with last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])):
+        require_norms(model, COLOUR)
+    assert all(x.is_contiguous(memory_format=torch.channels_last) for x in seen)
+
+
+def require_norms(model, shape):
+    model = model.double()
     x, y = torch.randn(3, *shape, dtype=torch.float64), torch.tensor([1, 7, 3])
     loss_fn = partial(F.cross_entropy, reduction="none")
     expected = one_at_a_time(model, loss_fn, x, y)
