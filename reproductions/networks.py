@@ -3,16 +3,15 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrize
 
 from privypurse._validate import one_of
 from privypurse.errors import InvalidInput
 from privypurse.runs.models import TramerBoneh
+from reproductions.standardised import StandardisedConv2d
 
 
 class TramerBonehCifar10(nn.Sequential):
@@ -109,73 +108,19 @@ class ResNet20(nn.Module):
 _GROUPS = 16
 
 
-class Standardised(nn.Module):
-    """A filter less its mean, divided by its length, times a gain: scaled weight standardisation with a gain.
-
-    As De et al. (2022) have it, after Brock et al. (2021, arXiv 2101.08692, eq. 1): (w − μ) · gain / √max(N σ², 1e-4)
-    for a filter of N entries. What is clipped and made noisy is the weight as it was before, and the gain.
-    """
-
-    def __init__(self, filters: int) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(filters))
-
-    def forward(self, weight: Tensor) -> Tensor:
-        out: Tensor = _Standardise.apply(weight.flatten(1), self.gain)[0]  # type: ignore[no-untyped-call]
-        return out.view_as(weight)
-
-
-class _Standardise(torch.autograd.Function):
-    """Its backward pass in few operations: every record's gradient of every weight goes through it.
-
-    With c = w − μ, s = max(‖c‖², 1e-4)^−½ and what comes back g, the weight's gradient is
-    gain · s · (g − mean g) − gain · s³ · ⟨g, c⟩ · c, without the last term where ‖c‖² < 1e-4.
-    The gain's is s · ⟨g, c⟩.
-    """
-
-    @staticmethod
-    def forward(flat: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        centred = flat - flat.mean(dim=1, keepdim=True)
-        lengths = centred.square().sum(dim=1, keepdim=True)
-        return centred * (lengths.clamp(min=1e-4).rsqrt() * gain.unsqueeze(1)), centred, lengths
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(inputs[1].unsqueeze(1), *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        gain, centred, lengths = ctx.saved_tensors
-        g, scale = gradients[0], lengths.clamp(min=1e-4).rsqrt()
-        along = scale * (g * centred).sum(dim=1, keepdim=True)
-        across = torch.addcmul(-gain * scale * g.mean(dim=1, keepdim=True), g, gain * scale)
-        turned = torch.where(lengths < 1e-4, 0.0, gain * scale.square()) * along
-        return torch.addcmul(across, turned, centred, value=-1), along.squeeze(1)
-
-
-def _standardised(inside: int, outside: int, side: int, stride: int = 1) -> nn.Module:
-    """A convolution whose weight is standardised; padded so that places stay. Filters have a length of about 1."""
-    layer = nn.Conv2d(inside, outside, side, stride, side // 2)
-    deviation = (inside * side * side) ** -0.5
-    nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    return parametrize.register_parametrization(layer, "weight", Standardised(outside))
-
-
 class _WideBlock(nn.Module):
     """ReLU, GroupNorm, convolution, twice; where the shape changes, the shortcut is ReLU, GroupNorm, convolution."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(_GROUPS, inside)
-        self.first = _standardised(inside, outside, 3, stride)
+        self.first = StandardisedConv2d(inside, outside, 3, stride)
         self.other_norm = nn.GroupNorm(_GROUPS, outside)
-        self.second = _standardised(outside, outside, 3)
+        self.second = StandardisedConv2d(outside, outside, 3)
         self.shortcut = nn.Sequential()
         if inside != outside:
             self.shortcut = nn.Sequential(
-                nn.ReLU(), nn.GroupNorm(_GROUPS, inside), _standardised(inside, outside, 1, stride)
+                nn.ReLU(), nn.GroupNorm(_GROUPS, inside), StandardisedConv2d(inside, outside, 1, stride)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -194,7 +139,7 @@ class WideResNet16(nn.Module):
 
     def __init__(self, channels: int = 3, classes: int = 10, width: int = 4) -> None:
         super().__init__()
-        self.first = _standardised(channels, 16, 3)
+        self.first = StandardisedConv2d(channels, 16, 3)
         widths = [16, *(width * filters for filters in (16, 16, 32, 32, 64, 64))]
         strides = [1, 1, 2, 1, 2, 1]
         self.blocks = nn.Sequential(

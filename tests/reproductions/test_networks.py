@@ -250,35 +250,6 @@ def test_only_layers_with_rules_of_their_own_have_parameters(name):
     assert all(rule is not GENERIC for _, _, rule in watched)
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-3])  # the length of a short filter is held at a least one
-def test_what_comes_back_through_standardised_filters_is_what_autograd_makes_of_the_formula(size):
-    torch.manual_seed(0)
-    layer, weight = networks.Standardised(4).double(), (size * torch.randn(4, 9).double()).requires_grad_()
-    with torch.no_grad():
-        layer.gain.copy_(torch.rand(4) + 0.5)
-    centred = weight - weight.mean(dim=1, keepdim=True)
-    lengths = centred.square().sum(dim=1).clamp(min=1e-4)
-    assert (size == 1.0) == bool((lengths > 1e-4).all())
-    by_hand = centred * (layer.gain / lengths.sqrt()).unsqueeze(1)
-    back = torch.randn(4, 9).double()
-    ours, theirs = (torch.autograd.grad(out, [weight, layer.gain], back) for out in (layer(weight), by_hand))
-    for mine, wanted in zip(ours, theirs, strict=True):
-        assert torch.allclose(mine, wanted, rtol=1e-12)
-
-
-def test_standardised_filters_have_mean_zero_and_the_length_of_their_gain():
-    torch.manual_seed(0)
-    layer = networks.Standardised(4).double()
-    layer.gain.data = torch.tensor([1.0, 2.0, 0.5, 3.0]).double()
-    weight = 5 + torch.randn(4, 3, 3, 3).double()
-    made = layer(weight).flatten(1)
-    torch.testing.assert_close(made.mean(dim=1), torch.zeros(4).double())
-    torch.testing.assert_close(made.norm(dim=1), layer.gain.detach())
-    torch.testing.assert_close(layer(weight * 7 + 1), layer(weight))  # whatever a filter's mean and length
-    flat = torch.full_like(weight, 2.0) + 1e-4 * weight  # of nearly no length: N σ² counts as 1e-4
-    assert (layer(flat).flatten(1).norm(dim=1) < 0.2 * layer.gain).all()
-
-
 def test_images_are_shifted_and_mirrored_each_by_itself_while_training():
     torch.manual_seed(0)
     layer, size = networks.ShiftedAndMirrored(), 12

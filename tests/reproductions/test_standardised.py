@@ -1,0 +1,152 @@
+"""Convolutions with standardised filters: the formula, and each record's gradient beside autograd's."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+import privypurse as pp
+from privypurse.training.evaluation import losses as cross_entropy
+from privypurse.training.gradients import Recorder, check_rule, norms, recorded
+from reproductions import standardised
+from reproductions.networks import ShiftedAndMirrored
+from reproductions.standardised import StandardisedConv2d
+
+
+class Formula(nn.Module):
+    """Brock et al. (2021), eq. 1, with a gain: by the variance of a filter, as it is printed."""
+
+    def __init__(self, gain):
+        super().__init__()
+        self.gain = nn.Parameter(gain.detach().clone())
+
+    def forward(self, weight):
+        flat = weight.flatten(1)
+        spread = (flat.shape[1] * flat.var(dim=1, correction=0)).clamp(min=1e-4).sqrt()
+        return ((flat - flat.mean(dim=1, keepdim=True)) * (self.gain / spread).unsqueeze(1)).view_as(weight)
+
+
+def layer_of(*sizes, dtype=torch.float64, seed=0):
+    """Gains of either sign, a filter of nearly no length, and one far from mean 0."""
+    torch.manual_seed(seed)
+    layer = StandardisedConv2d(*sizes).to(dtype)
+    with torch.no_grad():
+        layer.gain.copy_(2 * torch.rand(sizes[1]) - 0.5)
+        layer.bias.normal_()
+        layer.weight[0] *= 1e-4
+        layer.weight[1] += 3
+    return layer
+
+
+def by_parametrize(layer):
+    """The same by torch's own means, which the library handles without a rule."""
+    twin = nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding)
+    twin = twin.to(layer.weight.dtype)
+    twin.load_state_dict({"weight": layer.weight.detach(), "bias": layer.bias.detach()})
+    return parametrize.register_parametrization(twin, "weight", Formula(layer.gain), unsafe=True)
+
+
+SIZES = [(3, 16, 3, 1), (16, 32, 3, 2), (8, 4, 1, 1), (4, 6, 5, 2)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_it_is_the_formula(sizes):
+    layer, x = layer_of(*sizes), torch.randn(3, sizes[0], 9, 9, dtype=torch.float64)
+    torch.testing.assert_close(layer(x), by_parametrize(layer)(x), rtol=1e-10, atol=1e-12)
+
+
+def test_standardised_filters_have_mean_zero_and_the_length_of_their_gain():
+    layer = layer_of(3, 4, 3)
+    made = layer.standardised().flatten(1)
+    torch.testing.assert_close(made.mean(dim=1), torch.zeros(4).double())
+    torch.testing.assert_close(made[1:].norm(dim=1), layer.gain.detach().abs()[1:])
+    assert made[0].norm() < 0.2 * layer.gain[0].abs()  # of nearly no length: N σ² counts as 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("frozen", [(), ("weight",), ("gain", "bias"), ("weight", "gain")])
+def test_norms_and_sums_are_those_of_autograd_one_record_at_a_time(dtype, sizes, frozen):
+    layer = layer_of(*sizes, dtype=dtype)
+    for name in frozen:
+        layer.get_parameter(name).requires_grad_(False)
+    check_rule(layer, torch.randn(6, sizes[0], 9, 9, dtype=dtype))
+
+
+def flat_of(layer):
+    return nn.Sequential(layer, nn.Flatten(), nn.LazyLinear(5)).double()
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_clipped_sums_are_those_of_the_same_layer_by_parametrize(sizes):
+    torch.manual_seed(1)
+    x, y = torch.randn(7, sizes[0], 8, 8).double(), torch.arange(7) % 5
+    ours = flat_of(layer_of(*sizes))
+    ours(x)
+    theirs = nn.Sequential(by_parametrize(ours[0]), *ours[1:])
+    found = [pp.per_record_norms(model, cross_entropy, x, y) for model in (ours, theirs)]
+    torch.testing.assert_close(*found, rtol=1e-10, atol=0.0)
+    clip = float(found[0].median())
+    mine, wanted = (pp.clipped_sum(model, cross_entropy, x, y, clip)[0] for model in (ours, theirs))
+    inside = {"weight": "parametrizations.weight.original", "gain": "parametrizations.weight.0.gain"}
+    for name, value in mine.items():
+        layer, _, local = name.partition(".")
+        twin = f"{layer}.{inside[local]}" if layer == "0" and local in inside else name
+        torch.testing.assert_close(value, wanted[twin], rtol=1e-9, atol=1e-12)
+
+
+def in_the_directions(seed, entries):
+    """Gradients that lie in what standardising takes away, but for next to nothing: all but rounding cancels."""
+    layer = layer_of(entries, 4, 1, dtype=torch.float32, seed=seed)
+    with torch.no_grad():
+        layer.weight[0] *= 1e4
+    call = type("Call", (), {"module": layer})()
+    back = standardised._PullBack.of(call)
+    parts = torch.randn(2, 30, 4, 1).double()
+    g = parts[0] * back.constant + parts[1] * back.turned + 1e-7 * torch.randn(30, 4, entries).double()
+    g = g.float()
+    true = back.weight(g.double()).square().sum(dim=(1, 2))
+    return back.squares(g, *back.along(g)).double(), true
+
+
+def below(found):
+    return sum(int((each < true).sum()) for each, true in found)
+
+
+def test_a_norm_is_never_too_small_where_nearly_everything_is_taken_away(monkeypatch):
+    assert below(in_the_directions(seed, 500) for seed in range(20)) == 0
+    monkeypatch.setattr(standardised, "rounding", lambda terms, dtype: 0.0)
+    assert below(in_the_directions(seed, 500) for seed in range(20)) > 0  # what rounding is counted for
+
+
+def test_a_record_that_is_not_finite_has_no_finite_norm_and_adds_nothing():
+    model = flat_of(layer_of(3, 4, 3))
+    x, y = torch.randn(5, 3, 6, 6).double(), torch.arange(5)
+    model(x)
+    x[2, 0, 1, 1] = torch.inf
+
+    def loss(outputs, labels):
+        return outputs.gather(1, labels[:, None]).squeeze(1)
+
+    found = pp.per_record_norms(model, loss, x, y)
+    assert torch.isfinite(found).tolist() == [True, True, False, True, True]
+    others = [0, 1, 3, 4]
+    mine = pp.clipped_sum(model, loss, x, y, 1.0)[0]
+    wanted = pp.clipped_sum(model, loss, x[others], y[others], 1.0)[0]
+    for name, value in mine.items():
+        torch.testing.assert_close(value, wanted[name])
+
+
+def test_views_of_a_record_add_up_before_the_norm_is_taken():
+    model = flat_of(layer_of(3, 4, 3))
+    x, y = torch.randn(6, 3, 6, 6).double(), torch.arange(6) % 5
+    model(x)
+    found = []
+    for layer in (model[0], by_parametrize(model[0])):
+        recorder = Recorder(nn.Sequential(ShiftedAndMirrored(), layer, *model[1:]))
+        recorder.views = 3
+        torch.manual_seed(5)
+        found.append(norms(recorded(recorder, cross_entropy, x, y)[0]))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=0.0)
+    alone = pp.per_record_norms(model, cross_entropy, x, y)
+    assert not torch.allclose(found[0], alone, rtol=1e-3)
