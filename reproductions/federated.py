@@ -17,7 +17,7 @@ from privypurse.federated.silos import Federation, Silo
 from privypurse.training.evaluation import losses
 from reproductions.cell_data import Inputs
 from reproductions.grid import Cell
-from reproductions.networks import network
+from reproductions.networks import placed
 from reproductions.plans import epsilon_of, groups_of
 from reproductions.results import Line
 
@@ -96,9 +96,8 @@ def _split(cell: Cell, inputs: Inputs, rows: Sequence[np.ndarray], device: torch
         return TensorDataset(x[where], y[where])
 
     clients = tuple(Silo(f"client {k + 1}", records(some)) for k, some in enumerate(rows))
-    return Federation(
-        cell.data, clients, inputs.test, lambda: network(cell.model, tuple(x.shape[1:]), inputs.classes).to(device)
-    )
+    shape, classes = tuple(x.shape[1:]), inputs.classes
+    return Federation(cell.data, clients, inputs.test, lambda: placed(cell.model, shape, classes, device))
 
 
 def _as_the_method_sees_them(method: str, granted: list[np.ndarray]) -> tuple[list[np.ndarray], float | None]:

@@ -216,3 +216,16 @@ def network(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     if classes < 2:
         raise InvalidInput(f"classes is {classes}; a network needs at least two")
     return build(tuple(shape), classes)
+
+
+def is_large(model: nn.Module) -> bool:
+    """Whether a physical batch is better smaller, and images on a GPU better lie with their channels last."""
+    return sum(value.numel() for value in model.parameters()) > 100_000
+
+
+def placed(name: str, shape: tuple[int, ...], classes: int, device: torch.device) -> nn.Module:
+    """A new network on that device, arranged as is fastest there: a large one in half the time on a GPU."""
+    model = network(name, shape, classes)
+    if device.type == "cuda" and len(shape) == 3 and is_large(model):
+        model = nn.Sequential(ChannelsLast(), model)
+    return model.to(device)

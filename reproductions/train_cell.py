@@ -27,7 +27,7 @@ from reproductions.analyses import by_group, correlation_with_loss
 from reproductions.averages import Averages
 from reproductions.cell_data import Inputs, inputs_of
 from reproductions.grid import QUANTILES, Cell
-from reproductions.networks import NAMES, ChannelsLast, ShiftedAndMirrored, network
+from reproductions.networks import NAMES, ShiftedAndMirrored, is_large, placed
 from reproductions.plans import AS_PUBLISHED, epsilon_of, groups_of, method_of
 from reproductions.results import Line
 from reproductions.score import judged
@@ -40,11 +40,6 @@ def hinge(outputs: Tensor, labels: Tensor) -> Tensor:
     """Each record's sum over the other classes of how far their score comes within 1 of the right one's, divided by
     the number of classes."""
     return F.multi_margin_loss(outputs, labels, reduction="none")
-
-
-def _is_large(model: nn.Module) -> bool:
-    """Whether a physical batch is better smaller, and images better lie with their channels last."""
-    return sum(value.numel() for value in model.parameters()) > 100_000
 
 
 _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "hinge": hinge}
@@ -186,12 +181,8 @@ class _Training:
 
     def _new_model(self) -> nn.Module:
         shape = tuple(self.inputs.train.tensors[0].shape[1:])
-        model = network(self.cell.model, shape, self.inputs.classes)
-        if self.device.type == "cuda" and len(shape) == 3 and _is_large(model):  # there it takes half the time so
-            model = nn.Sequential(ChannelsLast(), model)
-        if self.cell.training.augmented:
-            model = nn.Sequential(ShiftedAndMirrored(), model)
-        return model.to(self.device)
+        model = placed(self.cell.model, shape, self.inputs.classes, self.device)
+        return nn.Sequential(ShiftedAndMirrored(), model) if self.cell.training.augmented else model
 
     def _new_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         training = self.cell.training
@@ -213,7 +204,7 @@ class _Training:
 
     def _physical(self, model: nn.Module) -> int | None:
         largest = _LARGEST_BATCH.get(self.device.type, 2_000)
-        if _is_large(model):
+        if is_large(model):
             largest //= 10
         largest = max(1, largest // self.cell.training.views)
         return None if self._batch + 6 * math.sqrt(self._batch) <= largest else largest

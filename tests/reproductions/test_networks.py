@@ -229,6 +229,15 @@ def test_norms_are_the_same_with_channels_last_in_memory(name):
     assert all(x.is_contiguous(memory_format=torch.channels_last) for x in seen)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.needs("cuda"))])
+def test_large_networks_have_channels_last_on_a_gpu(device):
+    where = torch.device(device)
+    large, small = (networks.placed(name, COLOUR, 10, where) for name in ("tramer-boneh-cifar10", "heo-svhn"))
+    assert isinstance(large[0], networks.ChannelsLast) == (device == "cuda")
+    assert not isinstance(small[0], networks.ChannelsLast)
+    assert {value.device.type for model in (large, small) for value in model.parameters()} == {device}
+
+
 def require_norms(model, shape):
     model = model.double()
     x, y = torch.randn(3, *shape, dtype=torch.float64), torch.tensor([1, 7, 3])
