@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import components
 from left_out import left_out
 from privypurse import _totals
+from some_of import mark_combinations
 
 
 def _one_thread() -> None:
@@ -31,6 +32,11 @@ def pytest_configure() -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     return left_out(collection_path, config) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_combinations(items)
 
 
 @pytest.hookimpl(tryfirst=True)

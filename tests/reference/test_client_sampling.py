@@ -15,6 +15,7 @@ from scipy import special, stats
 
 from privypurse.accounting import PLD, RDP, ClientSampled, SampledGaussian, SampledRound
 from privypurse.federated.terms import Terms
+from some_of import some_of
 
 DELTA = 1e-4
 ORDERS = np.array([1.25, 1.5, 1.75, 2, 2.5, 3, 4, 6, 9, 16, 24])
@@ -67,7 +68,13 @@ class Round:
 JOINS, RATES, SIGMAS, STEPS = (0.1, 0.6), (0.05, 0.4, 1.0), (0.8, 2.0), (1, 2)
 ELSEWHERE = ((0.0, 1.0), (0.6, 2.0), (-3.0, 0.7), (60.0, 1.0))
 """Mean and deviation of what the others make: beside the client's outcome, around it, and where it tells the coin."""
-CASES = list(itertools.product(JOINS, RATES, SIGMAS, STEPS))
+CASES = some_of(
+    list(itertools.product(JOINS, RATES, SIGMAS, STEPS)),
+    quick=[
+        *((0.1, 0.05, 0.8, 1), (0.6, 0.05, 2.0, 2), (0.1, 0.4, 2.0, 2)),
+        *((0.6, 0.4, 0.8, 1), (0.1, 1.0, 0.8, 2), (0.6, 1.0, 2.0, 1)),
+    ],
+)
 
 
 def release(join: float, rate: float, sigma: float, steps: int, rounds: int = 1) -> ClientSampled:

@@ -35,6 +35,7 @@ def by_peer(plan, level, delta):
     return accountant.get_epsilon(delta)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("method", ["uniform", "sample", "scale", "exclude", "curve-fit"])
 @pytest.mark.parametrize("stop", [None, PLATEAU, FEW], ids=["all", "plateau", "few"])
 def test_fixed_steps_and_questions_fit_nine_tenths_of_delta(method, stop):

@@ -169,6 +169,7 @@ def trapped(folder: Path, trap: Trap, which: list[bool], person: list[int] | Non
     return flat(client.answer(1, trap.state))
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("place", [0, 2, 4])
 @pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
 def test_a_record_that_raises_contributes_nothing_and_the_others_all(tmp_path: Path, trap: Trap, place: int) -> None:

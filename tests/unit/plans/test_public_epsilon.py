@@ -13,6 +13,7 @@ SHAPE = {"steps": 20, "batch_size": 4, "accountant": "rdp"}
 GRANTED = np.array([0.5, 1.0, 2.0, 8.0] * 5)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("extra_steps", [0, 5])
 def test_nobody_exceeds_it(method, extra_steps):

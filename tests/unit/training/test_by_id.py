@@ -213,6 +213,7 @@ def altered(plan: pp.Plan) -> pp.Plan:
     return planfile.loads(json.dumps(content), pp.Plan)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("trained", [by_train, by_loop])
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_an_altered_plan_is_not_trained(trained: Any, accountant: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ def terminated() -> Iterator[list[Callable[[], None]]]:
     signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place[1])
 @pytest.mark.parametrize("how", ["signal", "thread"])
 def test_who_closes_in_the_middle_of_a_step_pays_for_it(world, terminated, monkeypatch, place, how):

@@ -106,6 +106,7 @@ def test_otherwise_the_run_ends(how: str) -> None:
         trained(data(bad=(11,)), planned(12), how, forgiving=False)
 
 
+@pytest.mark.each_value_once
 @WHERE
 @pytest.mark.parametrize("physical", [None, 4])
 @pytest.mark.parametrize("bad", [(11,), (10, 11)])
@@ -125,6 +126,7 @@ def test_a_record_that_raises_contributes_nothing_and_the_others_all(
     )
 
 
+@pytest.mark.each_value_once
 @WHERE
 @pytest.mark.parametrize("physical", [None, 4])
 @pytest.mark.parametrize("bad", [(10,), (11,), (10, 11)])

@@ -145,6 +145,7 @@ def test_rates_are_peoples_where_people_have_several_records(way: Way) -> None:
             assert together == pytest.approx(0.5 if GRANTED[who] >= 2 else 0.0, rel=1e-3)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("unusable", [math.nan, math.inf, -math.inf, 1e200], ids=["NaN", "∞", "-∞", "too large"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_gradient_that_is_unusable_in_one_branch_adds_nothing_in_the_other(way: Way, unusable: float) -> None:
@@ -158,6 +159,7 @@ def test_a_gradient_that_is_unusable_in_one_branch_adds_nothing_in_the_other(way
         np.testing.assert_allclose(np.linalg.norm(step, axis=0)[others], plan.clip_norms[others], rtol=1e-3)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("unusable", [math.nan, math.inf])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_person_with_one_unusable_record_adds_nothing(way: Way, unusable: float) -> None:

@@ -184,6 +184,7 @@ class Augmented(Dataset):
         return x + 0 * torch.rand(()), int(y)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("dataset", [others(), Augmented(), list(others())], ids=["tensors", "records", "list"])
 @pytest.mark.parametrize("physical", [None, 4])
 def test_figures_are_those_of_one_record_at_a_time(dataset: Any, physical: int | None) -> None:

@@ -183,6 +183,7 @@ def test_a_person_counts_at_most_once() -> None:
         passes.right(0, np.arange(12), lambda out, y: how_right(out, y).mean())
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("batch_size", [10, 40], ids=["drawn", "full batch"])
 @pytest.mark.parametrize(
     "stop", [pp.StopAtPlateau(noise=10.0, every=2, patience=10), pp.StopWhenFew(below=1, epsilon=0.2, every=2)]

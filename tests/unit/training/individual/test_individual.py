@@ -645,6 +645,7 @@ def other_order() -> TensorDataset:
     return TensorDataset(x[order], y[order])
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize(
     ("change", "words"),

@@ -94,6 +94,7 @@ def through_the_loop(model: nn.Module, dataset: TensorDataset, plan: Plan) -> Te
     return optimizer.seen * plan.shape.batch_size / CLIP
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("how", ["train", "forgiving", "make_private"])
 @pytest.mark.parametrize("each", [1, 2])
 def test_how_many_records_somebody_has_moves_nobody_else(how: str, each: int) -> None:

@@ -275,6 +275,7 @@ class Augmented(Dataset[Any]):
         return (self.x[number] + 3 * self.held[1]()).float(), self.y[number]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", ["numpy", "torch", "python", "old numpy"])
 def test_a_data_sets_own_generator_gives_secret_numbers(

@@ -177,6 +177,7 @@ def test_a_public_seed_tells_nothing_of_masks_that_go_by_row(case: str, way: Cal
     assert float(chance) < 1.7
 
 
+@pytest.mark.each_value_once
 @WAYS
 @pytest.mark.parametrize("case", RANDOM)
 def test_a_seeded_run_repeats_and_the_users_generators_are_left_alone(case: str, way: Callable[..., Tensor]) -> None:
