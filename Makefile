@@ -32,7 +32,7 @@ demo: $(VENV)/.run  ## train on real people with three consent levels, few and m
 test: lint types $(VENV)/.dev  ## the fast gate: lint, types, and every test but the long ones (minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not ($(FULL_ONLY))"
 
-test-full: lint types $(VENV)/.dev  ## the full gate: everything, for merging and releases (up to 45 minutes)
+test-full: lint types $(VENV)/.dev  ## the full gate: everything, for merging and releases (about an hour)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/.dev  ## ruff: lint and format check
