@@ -9,7 +9,7 @@ import privypurse as pp
 from privypurse.training.evaluation import losses as cross_entropy
 from privypurse.training.gradients import Recorder, Tape, check_rule, clip_factors, norms, recorded, sums
 from reproductions.networks import ShiftedAndMirrored
-from reproductions.standardised import StandardisedConv2d
+from reproductions.standardised import StandardisedConv2d, StandardisedRule
 
 
 class Formula(nn.Module):
@@ -62,6 +62,12 @@ def test_standardised_filters_have_mean_zero_and_the_length_of_their_gain():
     assert made[0].norm() < 0.2 * layer.gain[0].abs()  # of nearly no length: N σ² counts as 1e-4
 
 
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("sizes", SIZES)
+def test_norms_and_sums_are_those_of_autograd_on_a_gpu(sizes):
+    check_rule(layer_of(*sizes).cuda(), torch.randn(6, sizes[0], 9, 9, dtype=torch.float64, device="cuda"))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("frozen", [(), ("weight",), ("gain", "bias"), ("weight", "gain")])
@@ -110,18 +116,19 @@ def contributions(layer, x, back, change=lambda: None):
 
 
 def test_nobody_is_past_the_clip_norm_where_nearly_all_of_a_gradient_is_taken_away():
-    """Windows that are constant, or the filter itself: then all but rounding goes with mean and length."""
+    """Windows that are made of a constant and of the filter itself: all but rounding goes with mean and length."""
     for seed in range(10):
         layer = layer_of(200, 4, 1, dtype=torch.float32, seed=seed)
         layer.gain.requires_grad_(False)
         layer.bias.requires_grad_(False)
-        parts = torch.randn(12, 2, 1, 1)
-        along = layer.weight.detach()[2:3, :, 0, 0].T.reshape(1, 200, 1, 1)
-        x = parts[:, :1].unsqueeze(1)[:, 0] + parts[:, 1:] * along + 1e-7 * torch.randn(12, 200, 1, 1)
-        assert (contributions(layer, x, torch.randn(12, 4, 1, 1)) <= 1).all()
+        level, along = torch.randn(2, 12, 1, 1, 1)
+        x = level + along * layer.weight.detach()[2] + 1e-7 * torch.randn(12, 200, 1, 1)
+        back = torch.zeros(12, 4, 1, 1)
+        back[:, 2] = torch.randn(12, 1, 1)
+        assert (contributions(layer, x, back) <= 1).all()
 
 
-def test_a_weight_that_changes_after_the_backward_pass_changes_nobody_s_bound():
+def test_a_weight_that_changes_after_the_backward_pass_changes_nobody_s_bound(monkeypatch):
     layer = layer_of(3, 4, 3, dtype=torch.float32)
     layer.gain.requires_grad_(False)
 
@@ -130,9 +137,18 @@ def test_a_weight_that_changes_after_the_backward_pass_changes_nobody_s_bound():
             layer.weight.normal_()
             layer.gain.mul_(7)
 
-    found = contributions(layer, torch.randn(8, 3, 6, 6), torch.randn(8, 4, 6, 6), change)
+    given = torch.randn(8, 3, 6, 6), torch.randn(8, 4, 6, 6)
+    found = contributions(layer, *given, change)
     assert (found <= 1).all()
     assert (found > 0.99).all()
+    adds = StandardisedRule.weighted_sum
+
+    def as_it_is_now(self, call, weights):
+        call.way = layer.gain.detach() / layer.weight.detach().flatten(1).std(dim=1)
+        return adds(self, call, weights)
+
+    monkeypatch.setattr(StandardisedRule, "weighted_sum", as_it_is_now)
+    assert (contributions(layer, *given, change) > 1).any()
 
 
 def test_a_record_that_is_not_finite_has_no_finite_norm_and_adds_nothing():
