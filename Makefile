@@ -30,10 +30,10 @@ demo: $(VENV)/.run  ## train on real people with three consent levels, few and m
 	$(BIN)/privypurse demo
 
 test: lint types $(VENV)/.dev  ## the fast gate: lint, types, and every test but the long ones (minutes)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not ($(FULL_ONLY))"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --disable-warnings -m "not ($(FULL_ONLY))"
 
 test-full: lint types $(VENV)/.dev  ## the full gate: everything, for merging and releases (about an hour)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --disable-warnings
 
 lint: $(VENV)/.dev  ## ruff: lint and format check
 	$(BIN)/ruff check .

@@ -42,10 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("CI"):
-        _same_draws_in_every_run()
+        _same_draws_in_every_run()  # for fixtures
     for mark in item.iter_markers("needs"):
         for component in mark.args:
             components.require(component)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    if os.environ.get("CI"):
+        _same_draws_in_every_run()  # whatever fixtures drew, or were made before for another test
 
 
 def _same_draws_in_every_run() -> None:

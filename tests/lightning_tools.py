@@ -122,5 +122,5 @@ def run_script(script: str, folder: Path, *arguments: str) -> subprocess.Complet
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )

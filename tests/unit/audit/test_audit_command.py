@@ -153,7 +153,7 @@ def test_a_run_is_audited_with_its_own_network_and_without_its_data(tmp_path, ca
     subject = subject_of("privypurse-run")
     assert [tuple(each.shape) for each in subject.model().parameters()] == [(4, 6), (4,), (2, 4), (2,)]
     assert subject.inputs.shape == (60, 6)
-    out = command_line.done(capsys, "audit privypurse-run --canaries 200")
+    out = command_line.done(capsys, "audit privypurse-run --canaries 200 --confidence 0.9999999")
     assert "public ranges and categories of its encoder" in out
     (tmp_path / "privypurse-run" / "plan.json").unlink()
     with pytest.raises(InvalidInput, match=r"plan\.json"):

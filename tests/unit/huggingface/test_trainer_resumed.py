@@ -50,7 +50,7 @@ def killed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     child = multiprocessing.get_context("fork").Process(target=begun, args=(folder, Killed()))
     child.start()
-    child.join(timeout=300)
+    child.join(timeout=900)
     assert child.exitcode == -signal.SIGKILL
     assert steps_on_disk(folder / "_private" / "steps") >= KILLED_AT
     return folder

@@ -114,7 +114,7 @@ def test_of_many_writers_at_once_one_is_paid(ledger: pp.Ledger, url: str) -> Non
     writers = [context.Process(target=rush, args=(url, number, paid)) for number in range(6)]
     for writer in writers:
         writer.start()
-    found = [paid.get(timeout=60) for _ in writers]
+    found = [paid.get(timeout=300) for _ in writers]
     for writer in writers:
         writer.join()
     assert sum(found) == 1

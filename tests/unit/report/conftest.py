@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from privypurse.runs import folder
 from run_folders import CROWDS, trained
 
 Runs = Callable[[str, str], Path]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_day() -> Iterator[None]:
+    """Runs that are compared say the same day, though midnight may lie between them."""
+    begun = datetime.now(UTC)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(folder, "datetime", SimpleNamespace(now=lambda _: begun))
+        yield
 
 
 @pytest.fixture(scope="session")

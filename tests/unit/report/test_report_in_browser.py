@@ -28,7 +28,7 @@ PHONE, DESK = 320, 1000  # pixels; WCAG 2.2, 1.4.10 asks for 320
 def wait_for_charts(tab: Any) -> None:
     from playwright.sync_api import expect
 
-    expect(tab.locator(".chart:not([data-ready])")).to_have_count(0, timeout=30_000)
+    expect(tab.locator(".chart:not([data-ready])")).to_have_count(0, timeout=120_000)
 
 
 @pytest.fixture(scope="module")

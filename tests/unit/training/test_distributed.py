@@ -1,12 +1,11 @@
 """Two processes over gloo: each draws from its share, noise once in total, the same model everywhere."""
 
 import multiprocessing
-import os
-import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,9 @@ STRICT = 1e-6
 
 
 def _entered(
-    rank: int, size: int, port: int, work: Callable[..., Any], arguments: tuple[Any, ...], out: Path
+    rank: int, size: int, meeting: Path, work: Callable[..., Any], arguments: tuple[Any, ...], out: Path
 ) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=size)
+    dist.init_process_group("gloo", meeting.as_uri(), rank=rank, world_size=size)
     torch.save(work(rank, *arguments), out / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -43,12 +41,11 @@ def _entered(
 
 def together(tmp_path: Path, work: Callable[..., Any], *arguments: Any, size: int = 2) -> list[Any]:
     """What ``work(rank, …)`` gives in each of several processes that know of each other."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    meeting = Path(mkdtemp(dir=tmp_path)) / "meeting"  # in a file: a free port may be somebody's before it is used
     context = multiprocessing.get_context("fork")
     children = [
-        context.Process(target=_entered, args=(rank, size, port, work, arguments, tmp_path)) for rank in range(size)
+        context.Process(target=_entered, args=(rank, size, meeting, work, arguments, tmp_path))
+        for rank in range(size)
     ]
     for child in children:
         child.start()

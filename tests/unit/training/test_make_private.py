@@ -597,7 +597,7 @@ def test_coins_have_53_bits() -> None:
     whole = (SecureRandomness().uniform(2000) * 2.0**53).astype(np.uint64)
     for bit in range(53):
         ones = int(((whole >> np.uint64(bit)) & np.uint64(1)).sum())
-        assert stats.binomtest(ones, 2000, 0.5).pvalue > 1e-6
+        assert stats.binomtest(ones, 2000, 0.5).pvalue > 1e-8
 
 
 def test_a_closure_is_run_once_for_a_step() -> None:
