@@ -60,7 +60,7 @@ def test_where_nothing_is_planted_nothing_is_found_and_the_broken_way_finds_some
 ) -> None:
     phi, member = planted(rng, 16, (0.0, 0.0))
     for group in by_group(lira.scores(phi, member, road), member, GROUP, ["strict", "relaxed"]):
-        assert abs(group.auc - 0.5) < 0.025
+        assert abs(group.auc - 0.5) < 0.02
         assert group.interval[0] - 0.01 < 0.5 < group.interval[1] + 0.01
     broken = by_group(including_the_target(phi, member), member, GROUP, ["strict", "relaxed"])
     assert all(group.interval[0] > 0.53 for group in broken)
@@ -72,10 +72,10 @@ def test_variances_are_shrunk_as_far_as_they_are_alike(rng: np.random.Generator)
     sample = true * rng.chisquare(degrees, true.size) / degrees
     found = lira.shrunk(sample, degrees)
     ideal = (prior * 2.0 + degrees * sample) / (prior + degrees)
-    np.testing.assert_allclose(found, ideal, rtol=0.1)
+    np.testing.assert_allclose(found, ideal, rtol=0.05)
     assert ((np.log(found / true)) ** 2).mean() < 0.6 * ((np.log(sample / true)) ** 2).mean()
     alike = lira.shrunk(3.0 * rng.chisquare(degrees, 40_000) / degrees, degrees)
-    np.testing.assert_allclose(alike, 3.0, rtol=0.1)
+    np.testing.assert_allclose(alike, 3.0, rtol=0.05)
 
 
 def test_scaled_confidence_is_the_log_odds_of_the_label(rng: np.random.Generator) -> None:
@@ -91,8 +91,8 @@ def test_the_t_test_between_groups_is_on_members(rng: np.random.Generator) -> No
     first, second = np.arange(400) % 2 == 0, np.arange(400) % 2 == 1
     scores[second & member] += 1.0
     t, p = score_difference(scores, member, first, second)
-    assert t > 3
-    assert p < 0.003
+    assert t > 5
+    assert p < 1e-5
     assert abs(score_difference(scores, ~member, first, second)[0]) < 4
 
 
