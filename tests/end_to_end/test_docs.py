@@ -103,7 +103,7 @@ SHELL = [page for page, text in TEXTS.items() if "```sh\n" in text and page.name
 """All but the page that test_afternoon.py runs, and looks at what it leaves behind."""
 
 
-AS_ON_THE_PAGE = """privypurse() {{
+PRIVYPURSE = """privypurse() {{
   case "$1" in audit) set -- "$@" --confidence 0.9999999 ;; esac  # at 95 % a sound run may be refuted by chance
   {python} -m privypurse.cli "$@"
 }}"""
@@ -114,7 +114,7 @@ AS_ON_THE_PAGE = """privypurse() {{
 def test_commands_run(page: Path, tmp_path: Path) -> None:
     """The blocks marked as shell, one after another; `privypurse` is the one that is tested."""
     blocks = re.findall(r"```sh\n(.*?)```", TEXTS[page], re.DOTALL)
-    script = f"set -eu\n{AS_ON_THE_PAGE.format(python=sys.executable)}\n" + "\n".join(blocks)
+    script = f"set -eu\n{PRIVYPURSE.format(python=sys.executable)}\n" + "\n".join(blocks)
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 

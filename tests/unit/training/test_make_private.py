@@ -594,10 +594,10 @@ def test_noise_is_not_shared_between_parameters_or_parts_of_one() -> None:
 
 def test_coins_have_53_bits() -> None:
     """Coins of fewer bits overshoot small rates (rule 3): all low bits must be in use."""
-    whole = (SecureRandomness().uniform(2000) * 2.0**53).astype(np.uint64)
+    whole = (SecureRandomness().uniform(4000) * 2.0**53).astype(np.uint64)
     for bit in range(53):
         ones = int(((whole >> np.uint64(bit)) & np.uint64(1)).sum())
-        assert stats.binomtest(ones, 2000, 0.5).pvalue > 1e-8
+        assert stats.binomtest(ones, 4000, 0.5).pvalue > 1e-8
 
 
 def test_a_closure_is_run_once_for_a_step() -> None:

@@ -176,7 +176,9 @@ def test_each_round_has_noise_of_its_own(seed: int | None) -> None:
     schedule = by_hand([[0.0], [0.0]], noise=1.0, steps=1, separate=True)
     dataset = TensorDataset(torch.ones(N, 2), torch.zeros(N, dtype=torch.long))
     first, second = pp.rounds.train(linear, one_step, dataset, schedule, LOSS, seed=seed).model.models
-    assert not np.isclose(first.weight.detach(), second.weight.detach(), rtol=1e-6).any()
+    one, other = first.weight.detach(), second.weight.detach()
+    assert not np.isclose(one, other, rtol=1e-6).any()
+    assert not np.isclose(one, other, rtol=1e-3).all()
     again = pp.rounds.train(linear, one_step, dataset, schedule, LOSS, seed=seed).model.models
     assert same(first, again[0]) == (seed is not None)
 

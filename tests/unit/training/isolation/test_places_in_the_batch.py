@@ -200,8 +200,8 @@ def a_little_at_every_other(gradient: Tensor) -> Tensor:
 def test_what_comes_back_by_place_is_refused(
     weights: Callable[[Tensor], Tensor], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time, though it is asked nine times, in other orders."""
-    if weights is a_little_at_every_other:  # by chance few go from an even place to an odd one; so all do
+    """Each time, though all of nine comparisons have to show it."""
+    if weights is a_little_at_every_other:  # at random so few may go from even places to odd ones that it is missed
         monkeypatch.setattr(isolation, "other_places", lambda records: torch.arange(records).roll(1))
     for _ in range(2):
         with pytest.raises(pp.InvalidInput, match="comes back to layer first for a record changes with its place"):
