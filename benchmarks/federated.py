@@ -8,6 +8,7 @@ liu-figure-8`.
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -116,6 +117,7 @@ def price_for_life() -> Iterator[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("| terms | preferences | overspent: curve | worst | left: curve | overspent: table | left: table |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, terms in TERMS.items():

@@ -20,7 +20,8 @@ from privypurse.assignment.round_planner import AdaPdp
 from privypurse.assignment.threshold_sampling import probabilities
 from privypurse.errors import InvalidInput
 from reproductions import catalogue
-from reproductions.grid import Cell, Grid
+from reproductions.cell import Cell
+from reproductions.grid import Grid
 from reproductions.plans import epsilon_of, method_of
 from reproductions.unsound.drawn_pay import Published, published
 

@@ -4,6 +4,7 @@ From the files of results: accuracy overall and of the strict and the generous c
 `reproductions.weighted_sample`. From the plans: whose gradients a step is made of. Picture: docs/results.
 """
 
+import argparse
 import sys
 import warnings
 from collections.abc import Iterator
@@ -160,6 +161,7 @@ def drawn() -> str:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for data, name in TABLES.items():
         print(f"\n{data}\n", *accuracy_table(scores(*read(name))), sep="\n")
     print("\nA step of MNIST's plans\n")

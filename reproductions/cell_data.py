@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from privypurse._validate import integer
 from reproductions import data
-from reproductions.grid import Cell
+from reproductions.cell import Cell
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +20,8 @@ class Inputs:
     classes: int
     made_up: bool
     """Whether the files were missing and a quick run made something up."""
+    public: TensorDataset | None = None
+    """Records of the test file that are trained on without privacy first, and not tested on."""
 
     @property
     def labels(self) -> np.ndarray:
@@ -34,6 +37,10 @@ def inputs_of(cell: Cell, seed: int, device: torch.device) -> Inputs:
         x, y = x[some], y[some]
     most = 50 if cell.quick else None
     test_x, test_y = parts["test"].inputs[:most], parts["test"].labels[:most]
+    order, public = np.arange(len(test_y)), 0
+    if cell.training.public is not None:
+        public = integer(cell.training.public["records"], "[training] public records", most=len(test_y) - 1)
+        order = np.random.default_rng([seed, 5]).permutation(order)
 
     def tensors(values: np.ndarray, labels: np.ndarray) -> TensorDataset:
         inputs = torch.as_tensor(np.array(values, order="C"), device=device)
@@ -43,4 +50,6 @@ def inputs_of(cell: Cell, seed: int, device: torch.device) -> Inputs:
         return TensorDataset(inputs, torch.as_tensor(labels.astype(np.int64), device=device))
 
     classes = int(max(y.max(), test_y.max(), 1)) + 1
-    return Inputs(tensors(x, y), tensors(test_x, test_y), classes, made_up)
+    first, tested = order[:public], order[public:]
+    shown = tensors(test_x[first], test_y[first]) if public else None
+    return Inputs(tensors(x, y), tensors(test_x[tested], test_y[tested]), classes, made_up, shown)

@@ -15,8 +15,8 @@ from privypurse.federated.federation_run import Setting
 from privypurse.federated.parameters import State, state_of
 from privypurse.federated.silos import Federation, Silo
 from privypurse.training.evaluation import losses
+from reproductions.cell import Cell
 from reproductions.cell_data import Inputs
-from reproductions.grid import Cell
 from reproductions.networks import placed
 from reproductions.plans import epsilon_of, groups_of
 from reproductions.results import Line

@@ -4,6 +4,7 @@ What each method gains in test accuracy over training everybody at the strictest
 by the same seeds.
 """
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -75,5 +76,6 @@ def drawn(folder: Path = RESULTS) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     PICTURE.write_text(drawn(), encoding="utf-8")
     print(PICTURE)

@@ -27,7 +27,7 @@ _STYLE: Any = {
 def save(grid: Grid, results: Results, folder: Path) -> list[Path]:
     """NAME.svg and NAME.png."""
     draw = {
-        "bars": _bars,
+        "points": _points,
         "lines": _lines,
         "classes": _classes,
         "individual": _individual,
@@ -53,25 +53,21 @@ def save(grid: Grid, results: Results, folder: Path) -> list[Path]:
     return paths
 
 
-def _bars(axes: Any, grid: Grid, results: Results) -> None:
+def _points(axes: Any, grid: Grid, results: Results) -> None:
+    """Mean and one deviation to both sides, a short line where the paper is; the axis need not begin at 0."""
     measure = grid.show[0]
     width = 0.8 / len(grid.columns)
     place = np.arange(len(grid.rows))
     colours = mpl.colormaps["tab10" if len(grid.columns) <= 10 else "tab20"]
-    seen = []
     for k, column in enumerate(grid.columns):
         found = [mean_of(results.get((row, column), ()), measure) for row in grid.rows]
         height = [np.nan if each is None else each[0] for each in found]
         error = [0.0 if each is None else each[1] for each in found]
         at = place + (k - (len(grid.columns) - 1) / 2) * width
-        axes.bar(at, height, width * 0.92, color=colours(k), yerr=error, label=column, error_kw={"lw": 1})
+        axes.errorbar(at, height, error, fmt="o", ms=4, lw=1, capsize=2, color=colours(k), label=column)
         figures = [grid.figure(measure, row, column) for row in grid.rows]
         paper = [np.nan if f is None else (f[0] if isinstance(f, list) else f) for f in figures]
         axes.hlines(paper, at - width / 2, at + width / 2, colors="k", label="paper" if k == 0 else None)
-        seen += [value for value in (*height, *paper) if np.isfinite(value)]
-    if seen and measure in ("accuracy", "overall"):
-        low = min(seen)
-        axes.set_ylim(max(0.0, low - 0.25 * (max(seen) - low) - 1), min(100.0, max(seen) + 1))
     slanted = {"rotation": 30, "ha": "right"} if len(grid.rows) >= 5 else {}
     axes.set_xticks(place, grid.rows, **slanted)
     axes.set_ylabel(measure)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse._validate import one_of
@@ -25,8 +26,9 @@ from privypurse.training.without_privacy import train_ordinarily
 from reproductions import data, federated
 from reproductions.analyses import by_group, correlation_with_loss
 from reproductions.averages import Averages
+from reproductions.cell import Cell
 from reproductions.cell_data import Inputs, inputs_of
-from reproductions.grid import QUANTILES, Cell
+from reproductions.grid import QUANTILES
 from reproductions.networks import NAMES, ShiftedAndMirrored, is_large, placed
 from reproductions.plans import AS_PUBLISHED, epsilon_of, groups_of, method_of
 from reproductions.results import Line
@@ -99,6 +101,8 @@ class _Training:
     until: Until | None
     course: list[Line] = field(default_factory=list)
     """Scores on the way."""
+    before: list[float] = field(default_factory=list)
+    """Test accuracy of each new model after public records alone."""
 
     def outcome(self) -> Line:
         begun = time.perf_counter()
@@ -117,7 +121,10 @@ class _Training:
             "parameters": sum(value.numel() for value in model.parameters()),
             "made_up": self.inputs.made_up,
             **self._scores(model),
+            "training_accuracy": 100 * float(self._right(model, self.inputs.train).mean()),
         }
+        if self.before:
+            out["public_accuracy"] = float(np.mean(self.before))
         if self.course:
             out["course"] = [each["accuracy"] for each in self.course]
             out["course_classes"] = [each["classes"] for each in self.course]
@@ -182,7 +189,18 @@ class _Training:
     def _new_model(self) -> nn.Module:
         shape = tuple(self.inputs.train.tensors[0].shape[1:])
         model = placed(self.cell.model, shape, self.inputs.classes, self.device)
+        if self.inputs.public is not None:
+            self._pretrain(model, self.inputs.public)
         return nn.Sequential(ShiftedAndMirrored(), model) if self.cell.training.augmented else model
+
+    def _pretrain(self, model: nn.Module, public: TensorDataset) -> None:
+        """Ordinary training on public records, and how good the model is after it."""
+        asked = self.cell.training.public
+        assert asked is not None
+        optimizer = torch.optim.SGD(model.parameters(), lr=asked["learning_rate"], momentum=0.9)
+        how = {"steps": asked["steps"], "batch_size": min(asked["batch_size"], len(public))}
+        train_ordinarily(model, optimizer, public.tensors, self._losses, **how)
+        self.before.append(self._scores(model)["accuracy"])
 
     def _new_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         training = self.cell.training
@@ -236,10 +254,14 @@ class _Training:
             averages.put(decay)
         return model, trained.steps, trained.spending
 
+    def _right(self, model: nn.Module, records: TensorDataset) -> np.ndarray:
+        """Which records a model is right about."""
+        x, y = records.tensors
+        return judged(model, x, y, self._losses)[1]
+
     def _scores(self, model: nn.Module) -> Line:
-        x, y = self.inputs.test.tensors
-        _, right = judged(model, x, y, self._losses)
-        labels = y.cpu().numpy()
+        right = self._right(model, self.inputs.test)
+        labels = self.inputs.test.tensors[1].cpu().numpy()
         by_class = [
             100 * float(right[labels == k].mean()) if (labels == k).any() else None
             for k in range(self.inputs.classes)

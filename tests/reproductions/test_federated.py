@@ -18,8 +18,9 @@ from privypurse.errors import InvalidInput
 from privypurse.federated import federation_run, silos
 from privypurse.federated.silos import Silo
 from reproductions import catalogue, federated, train_cell
+from reproductions.cell import Cell, Federation
 from reproductions.cell_data import Inputs
-from reproductions.grid import Cell, Federation, Grid
+from reproductions.grid import Grid
 from reproductions.plans import epsilon_of
 
 CPU = torch.device("cpu")

@@ -17,7 +17,8 @@ import torch
 from privypurse.errors import InvalidInput
 from reproductions import catalogue, data, report, results, running, train_cell
 from reproductions.__main__ import main
-from reproductions.grid import Cell, Grid
+from reproductions.cell import Cell
+from reproductions.grid import Grid
 from reproductions.plans import epsilon_of
 from reproductions.running import Where
 

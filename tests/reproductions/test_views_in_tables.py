@@ -11,7 +11,8 @@ import pytest
 
 from privypurse.errors import InvalidInput
 from reproductions import catalogue, results, running, train_cell
-from reproductions.grid import Cell, Grid, Training
+from reproductions.cell import Cell, Training
+from reproductions.grid import Grid
 from reproductions.running import Where
 from reproductions.train_cell import BrokenOff, Until
 
