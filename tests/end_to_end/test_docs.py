@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import stats
 
 import privypurse
-from reproductions import catalogue, headline, picture
+from reproductions import catalogue, headline, picture, results
+from reproductions.grid import Grid
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "reproductions" / "README.md"]
@@ -250,6 +252,16 @@ def test_the_tables_of_the_results_are_what_was_measured(name: str) -> None:
     told = tables(TEXTS[ROOT / "docs" / "results.md"])[name]
     assert set(told) >= RIVALS
     assert not otherwise(told, MEASURED[name])
+
+
+@pytest.mark.parametrize("path", sorted((catalogue.RESULTS / "papers").glob("*.jsonl")), ids=lambda path: path.stem)
+def test_figures_of_the_papers_tables_are_what_was_measured(path: Path) -> None:
+    grid = catalogue.load(path.stem)
+    assert isinstance(grid, Grid)
+    for place, lines in grid.found(results.read(path)).items():
+        scores = [line["accuracy"] for line in lines]
+        told = f"{np.mean(scores):.2f}" + (f" ± {np.std(scores, ddof=1):.2f}" if len(scores) > 1 else "")
+        assert told in TEXTS[ROOT / "docs" / "results.md"], place
 
 
 def test_figures_that_changed_places_would_be_seen() -> None:
