@@ -44,7 +44,7 @@ EXPONENT = 0.7
 """Of the robust loss: generalised cross-entropy (Zhang & Sabuncu 2018, arXiv 1805.07836), whose gradient is that of
 cross-entropy times pᵠ, p the probability of the label."""
 CHOICE_SEEDS, SEEDS = (100, 101, 102), 20
-WALKS = (0.07, 0.2, 0.6, 1.8)
+WALKS = (0.07, 0.2, 0.6, 1.8, 5.4)
 SCALE = 2.5
 """The norm to which images are brought, each by itself."""
 
@@ -67,7 +67,7 @@ class Case:
     balanced: bool = False
     """Whether the score is the mean of the classes' accuracies."""
     steps: tuple[int, ...] = (30, 100)
-    clip_norms: tuple[float, ...] = (0.25, 0.7, 2.0, 5.6)
+    clip_norms: tuple[float, ...] = (0.08, 0.25, 0.7, 2.0, 5.6)
 
 
 CASES = {
@@ -80,7 +80,7 @@ CASES = {
         1000,
         (0.1, 1.0, 5.0),
         (0.7, 0.2, 0.1),
-        clip_norms=(0.3, 1.0, 3.0, 10.0),
+        clip_norms=(0.1, 0.3, 1.0, 3.0, 10.0),
     ),
     "tail": Case(
         "Fashion-MNIST, 500 people, classes 30 : 1, ε 8",
