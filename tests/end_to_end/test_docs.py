@@ -239,8 +239,8 @@ def tables(text: str) -> dict[str, dict[str, str]]:
 
 def otherwise(told: dict[str, str], measured: dict[str, str]) -> list[str]:
     """The columns in which a row differs from what was measured."""
-    papers = {head: row["paper"].split(" (")[0] for head, row in (("paper", measured),) if "paper" in row}
-    return [head for head, cell in told.items() if cell != (measured | papers).get(head, cell)]
+    measured = measured | {"paper": measured["paper"].split(" (")[0]}  # the page says elsewhere whose figure it is
+    return [head for head, cell in told.items() if cell != measured.get(head, cell)]
 
 
 MEASURED = tables((ROOT / "reproductions" / "results" / "headline.md").read_text(encoding="utf-8"))
