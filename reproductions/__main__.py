@@ -145,6 +145,8 @@ def _tell(table: Grid | Rivals, out: Path) -> None:
     for method in table.methods:
         chosen = choice.chosen(method)
         print(f"{method}: validation {chosen.score:.2f}, average {chosen.decay}, {chosen.settings.plain()}")
+        if edges := choice.at_edge(method):
+            print("  at the edge of what was tried: " + ", ".join(f"{name} {value}" for name, value in edges.items()))
     finished = headline.finished(table, out)
     print(headline.headline([finished]), end="")
     if "uniform" in finished.accuracy:

@@ -74,12 +74,11 @@ class Training:
         if self.stop is not None:
             check_keys("[training] stop", self.stop, needed := {"every", "queries", "share"}, needed)
         if self.public is not None:
-            check_keys(
-                "[training] public",
-                self.public,
-                needed := {"records", "steps", "batch_size", "learning_rate"},
-                needed,
-            )
+            counts = ("records", "steps", "batch_size")
+            check_keys("[training] public", self.public, needed := {*counts, "learning_rate"}, needed)
+            for name in counts:
+                integer(self.public[name], f"[training] public {name}")
+            real(self.public["learning_rate"], "[training] public learning_rate", above=0)
         if self.individual is not None:
             check_keys("[training] individual", self.individual, {"norm_passes_per_epoch", "clip", "headroom"})
 

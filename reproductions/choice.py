@@ -6,6 +6,7 @@ would be a use like any other, and charged.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
@@ -174,6 +175,18 @@ class Choice:
             raise Unfinished(f"the choice for {self.table.name} is not finished: {len(missing)} scores are missing")
         own = any(method in stage.methods for stage in self.table.stages)
         return self._best(method if own else self.table.lead, [current[method]])
+
+    def at_edge(self, method: str) -> dict[str, float]:
+        """Steps and step length of a method that are the least or the most of those by which it was chosen."""
+        chosen, edges = self.chosen(method).settings.plain(), {}
+        trained = [json.loads(key) for key in self.scores]
+        for name in ("steps", "learning_rate" if method == "none" else "walk"):
+            own = any(method in stage.methods and name in stage.grid for stage in self.table.stages)
+            by = method if own else self.table.lead
+            tried = {each["settings"][name] for each in trained if each["method"] == by}
+            if len(tried) > 1 and chosen[name] in (min(tried), max(tried)):
+                edges[name] = chosen[name]
+        return edges
 
     def final_jobs(self) -> list[Job]:
         """All rows of the table, seed by seed, so that whoever breaks off has whole seeds."""

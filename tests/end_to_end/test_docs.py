@@ -258,10 +258,14 @@ def test_the_tables_of_the_results_are_what_was_measured(name: str) -> None:
 def test_figures_of_the_papers_tables_are_what_was_measured(path: Path) -> None:
     grid = catalogue.load(path.stem)
     assert isinstance(grid, Grid)
+    page = TEXTS[ROOT / "docs" / "results.md"]
     for place, lines in grid.found(results.read(path)).items():
         scores = [line["accuracy"] for line in lines]
         told = f"{np.mean(scores):.2f}" + (f" ± {np.std(scores, ddof=1):.2f}" if len(scores) > 1 else "")
-        assert told in TEXTS[ROOT / "docs" / "results.md"], place
+        assert told in page, place
+        for mean, *quantiles in (line[each] for line in lines for each in ("epsilon", "released") if each in line):
+            assert f"| {mean:.3f} |" in page
+            assert f"| {' / '.join(f'{each:.3f}' for each in quantiles)} |" in page
 
 
 def test_figures_that_changed_places_would_be_seen() -> None:
@@ -300,6 +304,31 @@ def test_what_fine_tuning_gains_is_what_was_measured(name: str, probe: str) -> N
     assert row.split(" | ")[-3] == f"{(sample - uniform).mean():+.2f} [{low:+.2f}, {high:+.2f}]"
     means = [frozen.accuracy[method].mean() for method in ("uniform", "sample")]
     assert row.split(" | ")[-2:] == [f"{means[0]:.2f}", f"{means[1]:.2f} |"]
+
+
+STEPS, WALK, RATE = "steps", "walk", "learning_rate"
+EDGES = {
+    "scattering-mnist": {WALK: "sample scale", RATE: "none", STEPS: "all"},
+    "scattering-fashion-mnist": {WALK: "uniform exclude exclude@0.6 ceiling sample scale", STEPS: "all"},
+    "scattering-svhn": {WALK: "uniform exclude ceiling", STEPS: "all"},
+    "scattering-cifar10": {WALK: "exclude sample scale", RATE: "none", STEPS: "all"},
+    "cifar10-probe": {WALK: "uniform exclude sample scale ceiling", STEPS: "all", RATE: "none"},
+    "cifar10-probe-70-20-10": {WALK: "uniform exclude sample scale ceiling"},
+    "adult": {STEPS: "sample"},
+    "sst2-probe": {STEPS: "uniform"},
+    "sst2-probe-70-20-10": {STEPS: "uniform scale ceiling none", RATE: "none"},
+}
+"""As docs/results.md says it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "told"), EDGES.items(), ids=EDGES)
+def test_where_a_search_ended_at_its_edge_is_told(name: str, told: dict[str, str]) -> None:
+    choice = headline.finished(catalogue.load_rivals(name), catalogue.RESULTS).choice
+    edges = {method: choice.at_edge(method) for method in choice.table.methods}
+    for what in (STEPS, WALK, RATE):
+        found = {method for method, each in edges.items() if what in each}
+        assert found == (set(choice.table.methods) if told.get(what) == "all" else set(told.get(what, "").split()))
 
 
 def test_where_a_search_for_fine_tuning_ended_at_its_edge_is_told() -> None:

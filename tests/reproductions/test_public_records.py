@@ -48,20 +48,25 @@ def test_public_records_are_those_of_the_test_file_that_are_not_tested_on() -> N
 
 
 def test_what_public_records_teach_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model has been trained on the public records alone when it is judged first."""
+    """Neither the new model's accuracy nor that after private training, with steps so long that it forgets."""
+    found = cell()
+    public = {**(found.training.public or {}), "steps": 400, "learning_rate": 0.01}
+    found = replace(found, training=replace(found.training, public=public, learning_rate=100.0))
+    x, y = inputs_of(found, 0, torch.device("cpu")).test.tensors
     seen = []
     ordinary = train_cell.train_ordinarily
 
     def watched(model, optimizer, tensors, losses, **how) -> None:  # type: ignore[no-untyped-def]
-        seen.append((len(tensors[0]), [weight.detach().clone() for weight in model.parameters()]))
+        assert len(tensors[0]) == 20
+        seen.append(100 * float((model(x).argmax(1) == y).float().mean()))
         ordinary(model, optimizer, tensors, losses, **how)
-        seen.append((len(tensors[0]), [weight.detach().clone() for weight in model.parameters()]))
+        seen.append(100 * float((model(x).argmax(1) == y).float().mean()))
 
     monkeypatch.setattr(train_cell, "train_ordinarily", watched)
-    line = train_cell.outcome(cell(), 0)
-    assert [count for count, _ in seen] == [20, 20]
-    assert not all(torch.equal(a, b) for a, b in zip(seen[0][1], seen[1][1], strict=True))
-    assert 0 <= line["public_accuracy"] <= 100
+    line = train_cell.outcome(found, 0)
+    new, after = seen
+    assert line["public_accuracy"] == pytest.approx(after)
+    assert after > max(new, line["accuracy"]) + 10
     assert "public_accuracy" not in train_cell.outcome(cell(None), 0)
 
 
@@ -87,6 +92,13 @@ def test_there_must_be_public_records_and_others(records: float) -> None:
     public = {**(wrong.training.public or {}), "records": records}
     with pytest.raises(InvalidInput, match="public records"):
         train_cell.outcome(replace(wrong, training=replace(wrong.training, public=public)), 0)
+
+
+@pytest.mark.parametrize(("name", "value"), [("steps", -1), ("batch_size", 0), ("learning_rate", 0.0)])
+def test_numbers_of_a_public_training_are_checked_before_anything_runs(name: str, value: float) -> None:
+    right = cell().training
+    with pytest.raises(InvalidInput, match=f"public {name}"):
+        replace(right, public={**(right.public or {}), name: value})
 
 
 def test_what_a_public_training_needs_is_said() -> None:
