@@ -44,7 +44,7 @@ _CROWDS = {"branch": "a branch of 3,000 people", "whole": "all 32,561 people"}
 LARGE = (
     "The gain is large where noise decides: few people, strict consents, a hard task. Where many people drown the "
     "noise nothing is left to win. With pictures there is: CIFAR-10 by scattering features, 50,000 records at ε 1, "
-    "2 or 3, has 65.70 % by uniform, 66.70 by exclude, 68.78 by sample and 78.15 without privacy (docs/results.md)."
+    "2 or 3, has 65.69 % by uniform, 66.68 by exclude, 68.77 by sample and 78.15 without privacy (docs/results.md)."
 )
 
 
