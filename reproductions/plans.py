@@ -1,19 +1,24 @@
 """From simulated budgets to plans: who grants what, and the methods that the tables compare."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 import privypurse as pp
 from privypurse._validate import is_real, one_of
+from privypurse.accounting import accountant_named
 from privypurse.assignment import METHODS as SOUND
 from privypurse.assignment import Exclude
-from privypurse.assignment.method import Method
+from privypurse.assignment.best_threshold import best_threshold as threshold_for
+from privypurse.assignment.method import Assignment, Calibrator, Method
 from privypurse.assignment.round_planner import AdaPdp, Groups, InRounds, PdpSgd, Sampling
 from privypurse.assignment.threshold_sampling import AdaptiveLoss, FixedLoss, Loss, PrintedLoss
 from privypurse.budgets import preferences
-from privypurse.errors import InfeasibleBudget, InvalidInput
+from privypurse.budgets.levels import Levels
+from privypurse.errors import InvalidInput
+from privypurse.plans import TrainingShape
 from reproductions.unsound.trusted_curve import TrustedCurve
 from reproductions.weighted_sample import WeightedSample
 
@@ -67,9 +72,11 @@ def method_of(name: str, options: Mapping[str, Any]) -> str | Method | InRounds:
         raise InvalidInput(f"method {name} has no option {min(unknown)!r}{hint}")
     rest = dict(options)
     if name == "exclude":
-        threshold = rest.get("threshold", "mean")
+        threshold = rest.get("threshold", "best")
+        if threshold == "best":
+            return ExcludeAtBest()
         if threshold != "mean" and not is_real(threshold):
-            raise InvalidInput(f'options.threshold is {threshold!r}; give a number or "mean"')
+            raise InvalidInput(f'options.threshold is {threshold!r}; give a number, "mean" or "best"')
         return Exclude(None if threshold == "mean" else float(threshold))
     if name == "groups":
         return Groups(**rest)
@@ -94,26 +101,20 @@ def _loss(name: str, weights: Any) -> Loss:
     return AdaptiveLoss() if name == "adaptive" else PrintedLoss()
 
 
-def best_threshold(budgets: pp.Budgets, *, steps: int, batch_size: int) -> float:
-    """The threshold of `Exclude` with the largest expected signal to noise.
+@dataclass(frozen=True)
+class ExcludeAtBest:
+    """`Exclude` at the threshold with the largest expected signal to noise: a function of the budgets alone."""
 
-    Those with ε ≥ t train as if all had t. A step's signal is the sum of about B clipped gradients, its noise σ(t)·C:
-    so B/σ(t) is compared, which for many steps is n(t)·μ(t)/√T, with n(t) people left and μ(t) the Gaussian-DP
-    parameter of (t, δ). Only budgets go in, so the rival costs nobody anything.
-    """
-    best, ratio = 0.0, 0.0
-    for threshold in np.unique(budgets.epsilon):
-        if int((budgets.epsilon >= threshold).sum()) < batch_size:
-            break
-        try:
-            made = pp.plan(budgets, Exclude(float(threshold)), steps=steps, batch_size=batch_size)
-        except InfeasibleBudget:
-            continue
-        if batch_size / made.noise_multiplier > ratio:
-            best, ratio = float(threshold), batch_size / made.noise_multiplier
-    if not best:
-        raise InvalidInput(f"no threshold leaves {batch_size:,} people to draw from; lower batch_size")
-    return best
+    name: ClassVar[str] = "exclude"
+
+    def assign(self, levels: Levels, calibrator: Calibrator) -> Assignment:
+        return Exclude(threshold_for(levels, calibrator)).assign(levels, calibrator)
+
+
+def best_threshold(budgets: pp.Budgets, *, steps: int, batch_size: int) -> float:
+    """That threshold, by loss distributions."""
+    shape = TrainingShape(steps=steps, batch_size=batch_size, clip_norm=1.0)
+    return threshold_for(budgets.levels()[0], Calibrator(shape, accountant_named("pld")))
 
 
 def plan_of(
@@ -126,7 +127,7 @@ def plan_of(
     if method == "ceiling":
         budgets, how = pp.Budgets(np.full_like(epsilon, epsilon.max()), delta=delta), "uniform"
     elif method == "exclude":
-        how = Exclude(best_threshold(budgets, steps=steps, batch_size=batch_size))
+        how = ExcludeAtBest()
     elif method.startswith("exclude@"):
         how = Exclude(float(method.removeprefix("exclude@")))
     return pp.plan(budgets, how, steps=steps, batch_size=batch_size, clip_norm=clip_norm)

@@ -25,7 +25,7 @@ from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, 
 from privypurse.federated.blank_records import Readable, made_up_like
 from privypurse.federated.book import Book
 from privypurse.federated.ledger_account import LedgerAccount, require_ledger
-from privypurse.federated.parameters import Update, put, state_of
+from privypurse.federated.parameters import Update, new_model_of, put, state_of, trained_in
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import Plan, TrainingShape
 from privypurse.training.execution import Execution
@@ -113,7 +113,7 @@ class Client:
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
         self._dataset = dataset if type(dataset) is TensorDataset else Readable(dataset, example)
-        _try(self._dataset, new_model(), loss_fn, offer.terms)
+        _try(self._dataset, new_model_of(new_model), loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.digest, whose_records(dataset, budgets))
         try:
@@ -374,7 +374,7 @@ def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -
 
 
 def _sgd(model: nn.Module, terms: Terms) -> torch.optim.SGD:
-    return torch.optim.SGD(model.parameters(), lr=terms.learning_rate, momentum=terms.momentum)
+    return torch.optim.SGD(trained_in(model).values(), lr=terms.learning_rate, momentum=terms.momentum)
 
 
 def whose_records(dataset: Dataset[Any], budgets: Budgets) -> str:
