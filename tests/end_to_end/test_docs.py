@@ -263,7 +263,8 @@ def test_figures_of_the_papers_tables_are_what_was_measured(path: Path) -> None:
         scores = [line["accuracy"] for line in lines]
         told = f"{np.mean(scores):.2f}" + (f" ± {np.std(scores, ddof=1):.2f}" if len(scores) > 1 else "")
         assert told in page, place
-        for mean, *quantiles in (line[each] for line in lines for each in grid.show if each in ("epsilon", "released")):
+        shown = [each for each in ("epsilon", "released") if each in grid.show]
+        for mean, *quantiles in (line[each] for line in lines for each in shown):
             assert f"| {mean:.3f} |" in page
             assert f"| {' / '.join(f'{each:.3f}' for each in quantiles)} |" in page
 

@@ -38,8 +38,13 @@ def test_the_threshold_has_the_largest_signal_to_noise(shares: tuple[float, ...]
     levels = (1.0, 2.0, 3.0)
     epsilon = levelled(levels, shares, 50_000)
     worth = [sum(shares[i:]) * gaussian_mu(level, 1e-5) for i, level in enumerate(levels)]
-    found = plans.best_threshold(pp.Budgets(epsilon, delta=1e-5), steps=400, batch_size=4096)
+    budgets, sizes = pp.Budgets(epsilon, delta=1e-5), {"steps": 400, "batch_size": 4096}
+    found = plans.best_threshold(budgets, **sizes)
     assert found == levels[int(np.argmax(worth))]
+    best = pp.plan(budgets, plans.method_of("exclude", {}), **sizes)
+    assert ((best.rates > 0) == (epsilon >= found)).all()
+    everybody = pp.plan(budgets, plans.method_of("exclude", {"threshold": 1.0}), **sizes)
+    assert (everybody.rates > 0).all()
 
 
 def test_rows_that_are_no_methods_by_themselves() -> None:
