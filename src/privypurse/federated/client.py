@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -21,14 +19,14 @@ from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.budgets.person_ids import applied, texts_of
-from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
-from privypurse.federated.blank_records import Readable, made_up_like
+from privypurse.errors import InvalidInput, PrivyPurseError, Unsupported
+from privypurse.federated.blank_records import Readable
 from privypurse.federated.book import Book
 from privypurse.federated.ledger_account import LedgerAccount, require_ledger
-from privypurse.federated.parameters import Update, new_model_of, put, state_of, trained_in
+from privypurse.federated.local_training import require_trainable, round_plan, sgd
+from privypurse.federated.parameters import Update, put, state_of, trained_in
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
-from privypurse.plans import Plan, TrainingShape
-from privypurse.training.execution import Execution
+from privypurse.plans import Plan
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loop import train
@@ -36,8 +34,6 @@ from privypurse.version import __version__
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
-
-_TRIED = 4  # made-up records that a model is tried on
 
 
 class Declined(PrivyPurseError):
@@ -113,7 +109,7 @@ class Client:
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
         self._dataset = dataset if type(dataset) is TensorDataset else Readable(dataset, example)
-        _try(self._dataset, new_model_of(new_model), loss_fn, offer.terms)
+        require_trainable(self._dataset, new_model, loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.digest, whose_records(dataset, budgets))
         try:
@@ -154,7 +150,7 @@ class Client:
         number, terms = self._round(number), self.offer.terms
         with self._one_at_a_time:
             model = self._new_model()
-            before = put(state, model)
+            before = put(state, trained_in(model))
             sent = digest_of_arrays(*(part for name in sorted(before) for part in (np.array(name), before[name])))
             if (kept := self._book.answer(number, sent)) is not None:
                 return kept
@@ -171,7 +167,7 @@ class Client:
             own = None if seed is None else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
             # The parameters are the server's: an error that somebody's record causes would tell it about them.
             plan = self._plan_now()
-            train(model, _sgd(model, terms), self._dataset, plan, self._loss_fn, seed=own, forgiving=True)
+            train(model, sgd(model, terms), self._dataset, plan, self._loss_fn, seed=own, forgiving=True)
             update = {name: value - before[name] for name, value in state_of(model).items()}
             self._book.keep(number, update)
             return update
@@ -281,7 +277,7 @@ def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Bo
     else:
         rate = np.where(out, 0.0, _affordable(offer, np.minimum(epsilon, np.inf if at_most is None else at_most)))
         book.keep_rates({"version": __version__, "at_most": at_most, "rate": rate.tolist()})
-    return _plan(terms, epsilon, rate, level_of.ravel(), owner)
+    return round_plan(terms, epsilon, rate, level_of.ravel(), owner)
 
 
 def _affordable(offer: Offer, epsilon: FloatArray) -> FloatArray:
@@ -306,20 +302,6 @@ def _cost(terms: Terms, rate: float) -> float:
         return np.inf
 
 
-def _plan(
-    terms: Terms, epsilon: FloatArray, rate: FloatArray, level_of: AnyArray, owner: AnyArray | None = None
-) -> Plan:
-    """What one round does with people of these levels."""
-    shape = TrainingShape(
-        steps=terms.local_steps,
-        batch_size=terms.batch_size,
-        clip_norm=terms.clip_norm,
-        noise_multiplier=terms.noise_multiplier,
-    )
-    purses = epsilon, np.full(epsilon.size, terms.delta)  # the terms' certificate covers all rounds together
-    return Plan.of_round("federated", terms.accountant, shape, purses, rate, level_of=level_of, owner=owner)
-
-
 def _rates(plan: Plan) -> FloatArray:
     """For each person their rate."""
     return np.asarray(plan.levels.rate[plan.level_of])
@@ -339,42 +321,6 @@ def _with_rates(plan: Plan, rates: FloatArray) -> Plan:
         capped=rate == 1.0,
     )
     return replace(plan, levels=table, level_of=level_of.ravel())
-
-
-def _try(dataset: Dataset[Any], model: nn.Module, loss_fn: Loss, terms: Terms) -> None:
-    """Raise if such records cannot train that model, so that a mistake costs nobody a round.
-
-    On made-up records and parameters of our own: what is in the real ones must not decide whether a client joins.
-    """
-    if type(dataset) is TensorDataset:
-        for tensor in dataset.tensors:
-            fine = torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)
-            if not fine.all():
-                # Said here and not raised: a refusal would tell the server what is in somebody's record.
-                warnings.warn(
-                    f"{int((~fine).sum()):,} records have numbers that are not finite, such as record "
-                    f"{int((~fine).nonzero()[0, 0]):,}; they pay and contribute nothing",
-                    PrivyPurseWarning,
-                    stacklevel=3,
-                )
-    shape, eagerly = replace(terms, local_steps=1, noise_multiplier=1.0), Execution(capture=False)
-    sgd = _sgd(model, terms)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded: nothing of it is released
-            for size in (_TRIED, 1):  # a draw may be of one
-                plan = _plan(shape, np.ones(1), np.ones(1), np.zeros(size, dtype=np.int64))
-                records = made_up_like(dataset[0], size)
-                for forgiving in (False, True):  # one checks isolation, the other is how rounds are trained
-                    train(model, sgd, records, plan, loss_fn, execution=eagerly, seed=0, forgiving=forgiving)
-    except PrivyPurseError:
-        raise
-    except Exception as error:
-        raise InvalidInput(f"the model does not take these records: {error}") from error
-
-
-def _sgd(model: nn.Module, terms: Terms) -> torch.optim.SGD:
-    return torch.optim.SGD(trained_in(model).values(), lr=terms.learning_rate, momentum=terms.momentum)
 
 
 def whose_records(dataset: Dataset[Any], budgets: Budgets) -> str:

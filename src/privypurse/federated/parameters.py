@@ -5,7 +5,7 @@ Frozen ones stay where they are: everybody has the public model that is fine-tun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -30,26 +30,8 @@ def state_of(model: nn.Module) -> State:
     return {name: value.detach().cpu().numpy().astype(np.float32) for name, value in trained_in(model).items()}
 
 
-def new_model_of(new_model: Callable[[], nn.Module]) -> nn.Module:
-    """A new model, if there is something to train in it and its frozen parameters are no matter of chance."""
-    model = new_model()
-    trained = trained_in(model)
-    if not trained:
-        raise InvalidInput("every parameter of the model is frozen; there is nothing to train")
-    frozen = {name: value for name, value in model.named_parameters() if name not in trained}
-    again = dict(new_model().named_parameters()) if frozen else {}
-    for name, value in frozen.items():
-        if name not in again or not torch.equal(value, again[name]):
-            raise InvalidInput(
-                f"new_model() gives another {name!r} each time, which is frozen; frozen parameters do not travel: "
-                "load them from a file that everybody has"
-            )
-    return model
-
-
-def put(state: Mapping[str, AnyArray], model: nn.Module) -> State:
-    """Put the server's parameters into the model; give them as float32. Those of another model change nothing."""
-    parameters = trained_in(model)
+def put(state: Mapping[str, AnyArray], parameters: Mapping[str, nn.Parameter]) -> State:
+    """Put the server's parameters into a model's; give them as float32. Those of another model change nothing."""
     try:
         given = {name: np.asarray(value, dtype=np.float32) for name, value in state.items()}
     except (AttributeError, TypeError, ValueError):
@@ -65,7 +47,7 @@ def put(state: Mapping[str, AnyArray], model: nn.Module) -> State:
 def mismatch(given: Mapping[str, AnyArray], shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Why these arrays are none for a model with such parameters; nothing where they are."""
     if set(given) != set(shapes):
-        return f"another model: {sorted(set(given) ^ set(shapes))[0]!r} is on one side only"
+        return f"another model: {sorted(set(given) ^ set(shapes))[0]!r} is on one side only, or frozen on the other"
     for name, value in given.items():
         array = np.asarray(value)
         if array.shape != shapes[name]:

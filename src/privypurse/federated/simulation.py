@@ -28,8 +28,8 @@ class Round:
 
 
 def load(model: nn.Module, state: State) -> nn.Module:
-    """The model with these parameters."""
-    put(state, model)
+    """The model with these parameters, whether they are frozen in it or not."""
+    put(state, {name: value for name, value in model.named_parameters() if value.requires_grad or name in state})
     return model
 
 

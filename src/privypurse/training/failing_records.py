@@ -32,8 +32,8 @@ def require_forgivable(setup: Setup, individual: bool) -> None:
         raise InvalidInput("forgiving=True cannot follow what each person spends: norm passes may raise")
     if any(value.dtype not in _FULL for value in setup.recorder.model.parameters()):
         raise InvalidInput(
-            "forgiving=True needs a model in float32 or float64: some CPUs let a number that is not finite reach "
-            "the next record in products of shorter floats"
+            "a federated client needs a model in float32 or float64, frozen parameters too: some CPUs let a number "
+            "that is not finite reach the next record in products of shorter floats"
         )
 
 

@@ -82,7 +82,7 @@ def test_a_crash_anywhere_never_gives_a_round_for_nothing(
         elif point == "train":
             patch.setattr(client_module, "train", fails)
         elif point == "write answer":
-            patch.setattr(np, "savez", fails)
+            patch.setattr(np.lib.format, "write_array", fails)
         elif point == "last":  # all is on disk, nothing was sent
             patch.setattr(
                 Book, "keep", lambda self, number, update, keep=Book.keep: (keep(self, number, update), fails())

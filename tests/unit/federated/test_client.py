@@ -97,6 +97,22 @@ def test_an_update_is_parameters_and_nothing_else(tmp_path: Path) -> None:
     }
 
 
+class OddlyNamed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.file, self.allow_pickle = nn.Parameter(torch.zeros(3, 2)), nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.file + self.allow_pickle
+
+
+def test_an_answer_is_kept_whatever_parameters_are_called(tmp_path: Path) -> None:
+    state = {"file": np.zeros((3, 2), np.float32), "allow_pickle": np.zeros(2, np.float32)}
+    client = made(tmp_path, new_model=OddlyNamed)
+    assert bits(client.answer(1, state)) == bits(client.answer(1, state))
+    assert client.joined == 1
+
+
 def test_an_update_is_a_difference_to_what_the_server_sent(tmp_path: Path) -> None:
     far = {name: value + 100 for name, value in STATE.items()}
     update = made(tmp_path).answer(1, far)

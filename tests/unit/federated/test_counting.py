@@ -72,7 +72,7 @@ def test_a_round_that_cannot_be_counted_is_not_trained(tmp_path: Path, monkeypat
     assert made(tmp_path).joined >= 1
 
 
-@pytest.mark.parametrize("where", ["savez", "replace"])
+@pytest.mark.parametrize("where", ["write", "replace"])
 def test_an_answer_that_cannot_be_kept_is_not_given(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,8 +80,8 @@ def test_an_answer_that_cannot_be_kept_is_not_given(
     client = made(tmp_path, seed=None)
     given: list[Any] = []
     with monkeypatch.context() as patch:
-        if where == "savez":
-            patch.setattr(np, "savez", raises(FULL))
+        if where == "write":
+            patch.setattr(np.lib.format, "write_array", raises(FULL))
         else:
             real, fails = os.replace, raises(FULL)
             patch.setattr(os, "replace", lambda old, new: fails() if "answer" in str(new) else real(old, new))

@@ -1,12 +1,13 @@
 """A public model that is fine-tuned: its frozen parameters stay with everybody, and only the others travel."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from federation import TERMS, book_in, flat, made, records
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
@@ -67,6 +68,45 @@ def test_a_server_does_not_choose_what_is_frozen(tmp_path: Path) -> None:
     assert book_in(tmp_path)["begun"] == []
 
 
+def test_parameters_can_be_put_into_a_model_that_is_no_longer_trained() -> None:
+    state = state_of(fine_tuned())
+    model = simulation.load(fine_tuned().requires_grad_(False), state)
+    assert torch.equal(model[2].weight, torch.as_tensor(state["2.weight"]))
+
+
+class WithCopy(nn.Module):
+    """As peft keeps it: beside what is trained the frozen layer that it began with, which nobody asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.original = nn.Linear(3, 2).requires_grad_(False)
+        self.trained = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.trained(x)
+        return out
+
+
+def test_chance_that_changes_nothing_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    update = made(tmp_path, new_model=WithCopy).answer(1, state_of(WithCopy()))
+    assert set(update) == {"trained.weight", "trained.bias"}
+
+
+class RandomFeatures(nn.Module):
+    """Features in a buffer, as is usual for random ones."""
+
+    features: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("features", torch.randn(3, 4))
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.tanh(x @ self.features))
+        return out
+
+
 def by_chance() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Tanh(), nn.Linear(4, 2))
 
@@ -75,16 +115,36 @@ def all_frozen() -> nn.Module:
     return nn.Linear(3, 2).requires_grad_(False)
 
 
+class HalfBody(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.last = body().bfloat16(), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.body(x.bfloat16()).float())
+        return out
+
+
 @pytest.mark.parametrize(
     ("new_model", "message"),
     [
-        (by_chance, r"another '0.weight' each time, which is frozen"),
+        (by_chance, "another model each time"),
+        (RandomFeatures, "another model each time"),
         (all_frozen, "every parameter of the model is frozen"),
+        (HalfBody, "a federated client needs a model in float32"),
     ],
 )
 def test_what_cannot_be_alike_everywhere_is_refused_before_anything_is_paid(
-    tmp_path: Path, new_model, message
+    tmp_path: Path, new_model: Callable[[], nn.Module], message: str
 ) -> None:
     with pytest.raises(pp.InvalidInput, match=message):
         made(tmp_path, new_model=new_model)
     assert not (tmp_path / "book").exists()
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(body(), nn.Dropout(0.5), nn.Linear(4, 2))
+
+
+def test_dropout_is_no_chance_of_that_kind(tmp_path: Path) -> None:
+    made(tmp_path, new_model=with_dropout).answer(1, state_of(with_dropout()))
