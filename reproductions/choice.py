@@ -177,13 +177,15 @@ class Choice:
         return self._best(method if own else self.table.lead, [current[method]])
 
     def at_edge(self, method: str) -> dict[str, float]:
-        """Steps and step length of a method that are the least or the most of those by which it was chosen."""
+        """Steps and step length of a method that are the least or the most of those by which it was chosen, among
+        trainings with its network and scaling."""
         chosen, edges = self.chosen(method).settings.plain(), {}
         trained = [json.loads(key) for key in self.scores]
         for name in ("steps", "learning_rate" if method == "none" else "walk"):
             own = any(method in stage.methods and name in stage.grid for stage in self.table.stages)
             by = method if own else self.table.lead
-            tried = {each["settings"][name] for each in trained if each["method"] == by}
+            own_lines = [each["settings"] for each in trained if each["method"] == by]
+            tried = {each[name] for each in own_lines if all(each[k] == chosen[k] for k in ("network", "scaling"))}
             if len(tried) > 1 and chosen[name] in (min(tried), max(tried)):
                 edges[name] = chosen[name]
         return edges
