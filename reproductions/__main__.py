@@ -9,8 +9,10 @@ not for publishing.
 
 import argparse
 import importlib.util
+import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     except PrivyPurseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # of a pager that was left, or head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         print("stopped; what is finished is kept, call this again to go on", file=sys.stderr)
         return 130
@@ -112,45 +117,58 @@ def _run(asked: argparse.Namespace) -> int:
     table, whole, out = _asked_for(asked)
     begun = time.monotonic()
     for job, line in run(table, Where(out, asked.device, asked.jobs, asked.minutes, asked.features)):
-        said = line.get("impossible") or f"accuracy {line['accuracy']}"
+        said = line.get("impossible") or f"accuracy {_short(line['accuracy'])}"
         print(f"{time.monotonic() - begun:6.1f} s  {job.name}, seed {job.seed}: {said}", flush=True)
     if table.left(results.read(results.path_of(table, out))):
         print("not done yet; call it again")
         return 3
-    _tell(whole, out)
+    text = _told(whole, out)
+    print(f"\n{text}", end="", flush=True)
     if isinstance(whole, Grid):
+        (out / f"{whole.name}.md").write_text(text, encoding="utf-8")
+        print(f"\nwritten: {out / whole.name}.md", flush=True)
         _draw(whole, out)
     return 0
 
 
+def _short(accuracy: float | Mapping[str, float]) -> str:
+    """In percent; by average, where there are several."""
+    if isinstance(accuracy, Mapping):
+        return ", ".join(f"{value:.2f} ({name})" for name, value in accuracy.items())
+    return f"{accuracy:.2f}"
+
+
 def _show(asked: argparse.Namespace) -> int:
     _, whole, out = _asked_for(asked)
-    _tell(whole, out)
+    print(_told(whole, out), end="")
     return 0
 
 
-def _tell(table: Grid | Rivals, out: Path) -> None:
+def _told(table: Grid | Rivals, out: Path) -> str:
     """Everything that is finished, also what other calls for other rows and columns left."""
-    lines = results.read(results.path_of(table, out))
+    path = results.path_of(table, out)
+    lines = results.read(path)
+    if not lines:
+        raise InvalidInput(
+            f"{path} has no trainings; name the folder of yours with --out (those kept in the repository lie in "
+            f"{catalogue.RESULTS} and {catalogue.RESULTS / 'papers'}), or run the table first"
+        )
     if isinstance(table, Grid):
-        text = report.markdown(table, table.found(lines))
-        out.mkdir(parents=True, exist_ok=True)
-        (out / f"{table.name}.md").write_text(text, encoding="utf-8")
-        print(f"\n{text}\nwritten: {out / table.name}.md", flush=True)
-        return
+        if not (found := table.found(lines)):
+            raise InvalidInput(f"{path} has {len(lines)} trainings, none of them with the settings of the table now")
+        return report.markdown(table, found)
     if table.left(lines):
-        print(progress.progress(table, lines), end="")
-        return
-    choice = Choice.of(table, lines)
+        return progress.progress(table, lines)
+    choice, said = Choice.of(table, lines), ""
     for method in table.methods:
         chosen = choice.chosen(method)
-        print(f"{method}: validation {chosen.score:.2f}, average {chosen.decay}, {chosen.settings.plain()}")
+        said += f"{method}: validation {chosen.score:.2f}, average {chosen.decay}, {chosen.settings.plain()}\n"
         if edges := choice.at_edge(method):
-            print("  at the edge of what was tried: " + ", ".join(f"{name} {value}" for name, value in edges.items()))
+            edge = ", ".join(f"{name} {value}" for name, value in edges.items())
+            said += f"  at the edge of what was tried: {edge}\n"
     finished = headline.finished(table, out)
-    print(headline.headline([finished]), end="")
-    if "uniform" in finished.accuracy:
-        print(headline.against_uniform(finished), end="")
+    said += headline.headline([finished])
+    return said + (headline.against_uniform(finished) if "uniform" in finished.accuracy else "")
 
 
 def _plot(asked: argparse.Namespace) -> int:
@@ -185,10 +203,11 @@ def _table(asked: argparse.Namespace) -> int:
 
 
 def _check(asked: argparse.Namespace) -> int:
-    path = asked.out / headline.HEADLINE
-    if not path.is_file() or path.read_text() != _built(asked.out):
+    path, built = asked.out / headline.HEADLINE, _built(asked.out)
+    if not path.is_file() or path.read_text() != built:
         print(f"{path} is not what the results say; run `python -m reproductions table`", file=sys.stderr)
         return 1
+    print(f"{path}: all {built.count(chr(10)) - 2} rows are what the results say")
     return 0
 
 

@@ -7,14 +7,19 @@ would be a use like any other, and charged.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
+from privypurse._validate import integer, real
 from privypurse.errors import InvalidInput, PrivyPurseError
 from reproductions.results import Job, Line, by_key, key_of
 from reproductions.toml_sections import check_keys, made
+
+_TOP = {"title", "about", "data", "features", "budgets", "delta", "seeds", "methods", "settings", "choice"}
+_TOP |= {"paper", "clients"}
+_METHODS = ("uniform", "exclude", "sample", "scale", "ceiling", "none")
 
 
 class Unfinished(PrivyPurseError):
@@ -78,6 +83,10 @@ class Stage:
     methods: Sequence[str] = ()
     """Whose settings are chosen, each by its own scores; none: everybody's, by the scores of the leading method."""
 
+    def each(self) -> Iterator[tuple[str, Any]]:
+        """Every setting that is tried, by its name."""
+        return ((name, value) for name, values in self.grid.items() for value in values)
+
     def candidates(self, current: Settings) -> list[Settings]:
         """What was chosen before, then the grid around it, each once."""
         combined = (current.with_(**dict(zip(self.grid, each, strict=True))) for each in product(*self.grid.values()))
@@ -134,7 +143,8 @@ class Rivals:
 
 def rivals_of(content: Mapping[str, Any], name: str) -> Rivals:
     """A table from its file's content."""
-    choice = dict(content["choice"])
+    check_keys(f"table {name}", content, _TOP, _TOP - {"paper", "features", "clients", "settings"})
+    choice = content["choice"]
     check_keys("[choice]", choice, needed := {"lead", "validation", "seeds", "stages"}, needed)
     given = {key: value for key, value in content.items() if key != "choice"}
     given |= {"lead": choice["lead"], "validation": choice["validation"], "choice_seeds": choice["seeds"]}
@@ -142,7 +152,49 @@ def rivals_of(content: Mapping[str, Any], name: str) -> Rivals:
     if "clients" in given:
         given |= {"clients": made(Clients, "[clients]", given["clients"])}
     given |= {"settings": Settings().with_(**content.get("settings", {})), "name": name}
-    return made(Rivals, f"table {name}", given)
+    table = made(Rivals, f"table {name}", given)
+    _check(table)
+    return table
+
+
+def _check(table: Rivals) -> None:
+    """Raise for what would end a run in the middle, or choose by what is reported."""
+    integer(table.seeds, "seeds")
+    integer(table.validation, "[choice] validation")
+    if not table.methods:
+        raise InvalidInput("methods is empty; name at least one")
+    for where, method in [
+        *(("methods", method) for method in table.methods),
+        ("[choice] lead", table.lead),
+        *(("[[choice.stages]] methods", method) for stage in table.stages for method in stage.methods),
+    ]:
+        if method not in _METHODS and not _is_threshold(method):
+            raise InvalidInput(
+                f"{where} has {method!r}; choose among {', '.join(_METHODS)}, or exclude@2 for one at 2"
+            )
+    if not table.choice_seeds or set(table.choice_seeds) & set(range(table.seeds)):
+        raise InvalidInput(
+            f"[choice] seeds are {list(table.choice_seeds)}; name one or more that are not among those of the final "
+            f"trainings, 0 to {table.seeds - 1}"
+        )
+    for settings in [
+        table.settings,
+        *(table.settings.with_(**{k: v}) for stage in table.stages for k, v in stage.each()),
+    ]:
+        for name in ("walk", "learning_rate", "clip_norm"):
+            real(getattr(settings, name), name, above=0)
+        for name in ("steps", "batch_size", "width"):
+            integer(getattr(settings, name), name)
+        if not settings.decays:
+            raise InvalidInput("settings.decays is empty; give at least [0.0]")
+
+
+def _is_threshold(method: str) -> bool:
+    """Whether this is exclude@ε."""
+    try:
+        return method.startswith("exclude@") and float(method.removeprefix("exclude@")) > 0
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -224,6 +276,5 @@ class Choice:
                 mean = sum(each[str(decay)] for each in scores) / len(scores)
                 if best is None or mean > best.score:
                     best = Chosen(settings, decay, mean)
-        if best is None:
-            raise InvalidInput(f"settings.decays of {self.table.name} is empty; give at least [0.0]")
+        assert best is not None  # there are settings, and averages of each
         return best

@@ -22,7 +22,7 @@ _NAMES = {
     "ceiling": "uniform at the largest ε",
     "none": "no privacy",
 }
-_RIVALS = ("uniform", "exclude")
+_OURS, _RIVALS = ("sample", "scale"), ("uniform", "exclude")
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class Finished:
     accuracy: dict[str, np.ndarray]
 
     @property
-    def preferred(self) -> str:
-        """Sample or Scale, whichever the validation records prefer."""
-        return max(("sample", "scale"), key=lambda method: self.choice.chosen(method).score)
+    def preferred(self) -> str | None:
+        """Sample or Scale, whichever the validation records prefer; None for a table that has neither."""
+        ours = [method for method in _OURS if method in self.accuracy]
+        return max(ours, key=lambda method: self.choice.chosen(method).score, default=None)
 
 
 def finished(table: Rivals, folder: Path) -> Finished:
@@ -73,7 +74,9 @@ def interval(differences: np.ndarray, level: float = 0.95) -> tuple[float, float
 
 
 def told(differences: np.ndarray) -> str:
-    """Mean and interval in figures."""
+    """Mean and interval in figures; of one seed the difference alone."""
+    if differences.size == 1:
+        return f"{differences[0]:+.2f}"
     mean, low, high = (round(each, 2) + 0.0 for each in interval(differences))  # + 0.0: no minus before nothing
     return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
@@ -104,11 +107,12 @@ def _row(row: Finished) -> str:
     cells = [row.table.title, ", ".join(f"{value:.2f} ({who})" for who, value in row.table.paper.items()) or "–"]
     for method in _NAMES:
         values = row.accuracy.get(method)
-        text = "–" if values is None else f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
+        text = "–" if values is None else f"{values.mean():.2f}"
+        if values is not None and values.size > 1:
+            text += f" ± {values.std(ddof=1):.2f}"
         cells.append(f"**{text}**" if method == row.preferred else text)
+    ours = None if row.preferred is None else row.accuracy[row.preferred]
     for rival in _RIVALS:
-        if rival not in row.accuracy:
-            cells.append("–")
-            continue
-        cells.append(told(row.accuracy[row.preferred] - row.accuracy[rival]))
+        known = ours is not None and rival in row.accuracy
+        cells.append(told(ours - row.accuracy[rival]) if known else "–")
     return "| " + " | ".join(cells) + " |"

@@ -66,6 +66,7 @@ def picture(tables: list[headline.Finished]) -> str:
 
 def _gains(table: headline.Finished) -> dict[str, tuple[float, float, float]]:
     """Mean gain over uniform and its interval, by mark; ours is the one that the validation records prefer."""
+    assert table.preferred is not None  # tables of the headline have both
     methods = {"exclude": "exclude", "ours": table.preferred, "ceiling": "ceiling"}
     base = table.accuracy["uniform"]
     return {mark: headline.interval(table.accuracy[method] - base) for mark, method in methods.items()}

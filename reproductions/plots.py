@@ -67,7 +67,9 @@ def _points(axes: Any, grid: Grid, results: Results) -> None:
         axes.errorbar(at, height, error, fmt="o", ms=4, lw=1, capsize=2, color=colours(k), label=column)
         figures = [grid.figure(measure, row, column) for row in grid.rows]
         paper = [np.nan if f is None else (f[0] if isinstance(f, list) else f) for f in figures]
-        axes.hlines(paper, at - width / 2, at + width / 2, colors="k", label="paper" if k == 0 else None)
+        axes.hlines(
+            paper, at - width / 2, at + width / 2, colors="k", label="paper" if k == 0 and grid.figures else None
+        )
     slanted = {"rotation": 30, "ha": "right"} if len(grid.rows) >= 5 else {}
     axes.set_xticks(place, grid.rows, **slanted)
     axes.set_ylabel(measure)

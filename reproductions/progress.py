@@ -29,13 +29,14 @@ def progress(table: Rivals, lines: Sequence[Line]) -> str:
     else:
         said += _accuracies(table, lines)
     left = remaining(table, lines)
-    seconds = float(np.mean([line["wall"] for line in lines])) if lines else float("nan")
     choosing = sum(job.place["purpose"] == "choice" for job in left)
-    minutes = len(left) * seconds / 60
-    said.append(
-        f"trainings left: {len(left)}, {choosing} of them to choose by; at {seconds:.0f} s, the mean of the "
-        f"{len(lines)} that are done, {minutes:.0f} minutes, over how many run side by side as these did"
-    )
+    said.append(f"trainings left: {len(left)}, {choosing} of them to choose by")
+    if lines:
+        seconds = float(np.mean([line["wall"] for line in lines]))
+        said[-1] += (
+            f"; at {seconds:.0f} s, the mean of the {len(lines)} that are done, {len(left) * seconds / 60:.0f} "
+            "minutes, over how many run side by side as these did"
+        )
     return "\n".join(said) + "\n"
 
 
@@ -60,7 +61,7 @@ def _accuracies(table: Rivals, lines: Sequence[Line]) -> list[str]:
             for line in lines
             if (line["purpose"], line["method"]) == ("final", method) and line["settings"] == chosen.settings.plain()
         }
-    said, uniform = [], by_method["uniform"]
+    said, uniform = [], by_method.get("uniform", {})
     for method, found in by_method.items():
         both = sorted(found.keys() & uniform.keys())
         text = f"{method}: {len(found)} of {table.seeds} seeds"

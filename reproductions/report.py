@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from reproductions.grid import MEASURES, QUANTILES, Grid
+from reproductions.headline import told
 from reproductions.results import Line
 
 _FEW = 6  # groups that are all shown
@@ -50,6 +51,7 @@ def markdown(grid: Grid, results: Results) -> str:
         lines += [f"**{what}. These figures say that everything runs, nothing else.**", ""] if holds else []
     for measure in grid.show:
         lines += [f"## {MEASURES[measure]}", "", *_table(grid, results, measure), ""]
+    lines += _differences(grid, results)
     lines += ["## ε promised and spent", "", *_promises(grid, results)]
     reasons = {place: o["impossible"] for place, outcomes in results.items() for o in outcomes if "impossible" in o}
     if reasons:
@@ -69,6 +71,31 @@ def _table(grid: Grid, results: Results, measure: str) -> list[str]:
         cells = [_cell(grid, results, measure, row, column) for column in grid.columns]
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _differences(grid: Grid, results: Results) -> list[str]:
+    """By the same seeds: columns less the first one, and what private records add to public ones."""
+    if not {"accuracy", "overall"} & {*grid.show}:
+        return []
+    first, lines = grid.columns[0], list[str]()
+    for title, less in (
+        (first, {(row, column): (first, "accuracy") for row in grid.rows for column in grid.columns[1:]}),
+        ("public records alone", {place: (place[1], "public_accuracy") for place in grid.cells}),
+    ):
+        table = []
+        for (row, column), (other, measure) in less.items():
+            ours, theirs = _by_seed(results, row, column, "accuracy"), _by_seed(results, row, other, measure)
+            both = sorted(ours.keys() & theirs.keys())
+            if len(both) > 1:
+                table.append(f"| {row} | {column} | {told(np.array([ours[k] - theirs[k] for k in both]))} |")
+        if table:
+            head = f"## Test accuracy less that of {title}, points, with 95 % intervals by the same seeds"
+            lines += [head, "", "| | | |", "| --- | --- | --- |", *table, ""]
+    return lines
+
+
+def _by_seed(results: Results, row: str, column: str, measure: str) -> dict[int, float]:
+    return {each["seed"]: each[measure] for each in results.get((row, column), ()) if each.get(measure) is not None}
 
 
 def _cell(grid: Grid, results: Results, measure: str, row: str, column: str) -> str:

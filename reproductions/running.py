@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import math
 import os
 import shutil
 import threading
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from privypurse._validate import integer
+from privypurse._validate import integer, real
 from privypurse.errors import InvalidInput, PrivyPurseError
 from privypurse.training.devices import device_of
 from reproductions import results, rival_training, train_cell
@@ -47,6 +48,8 @@ def run(table: Grid | Rivals, where: Where) -> Iterator[tuple[Job, Line]]:
     at the end. Wrong input ends the run at once.
     """
     integer(where.jobs, "jobs")
+    if where.minutes is not None:
+        real(where.minutes, "minutes", least=0)
     device = str(device_of(where.device))
     ends = None if where.minutes is None else time.monotonic() + 60 * where.minutes
     if isinstance(table, Grid):
@@ -63,9 +66,11 @@ def run(table: Grid | Rivals, where: Where) -> Iterator[tuple[Job, Line]]:
     failed: dict[str, str] = {}
 
     def until(job: Job) -> Until | None:
-        """Where a training that the time may break off leaves what it has done."""
-        name = hashlib.sha256(job.key.encode()).hexdigest()[:16]
-        return None if ends is None or isinstance(table, Rivals) else Until(path.with_suffix(f".{name}"), ends)
+        """Where a training that the time may break off leaves what it has done, or has left it before."""
+        folder = path.with_suffix("." + hashlib.sha256(job.key.encode()).hexdigest()[:16])
+        if isinstance(table, Rivals) or (ends is None and not folder.exists()):
+            return None
+        return Until(folder, math.inf if ends is None else ends)
 
     with _pool(where.jobs) as pool:
         while jobs := [job for job in table.left(results.read(path)) if job.key not in failed]:

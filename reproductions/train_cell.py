@@ -19,7 +19,7 @@ import privypurse as pp
 from privypurse._validate import one_of
 from privypurse.accounting import accountant_named, gdp
 from privypurse.assignment.round_planner import InRounds
-from privypurse.errors import InfeasibleBudget, PrivyPurseWarning
+from privypurse.errors import InfeasibleBudget, InvalidInput, PrivyPurseWarning
 from privypurse.queries import statistics
 from privypurse.training.evaluation import losses as cross_entropy
 from privypurse.training.without_privacy import train_ordinarily
@@ -55,7 +55,11 @@ def check(cell: Cell) -> None:
     if cell.federation is None:
         method_of(cell.method, cell.options)
     if cell.method != "none":
-        labels = np.repeat(np.arange(data.classes_of(cell.data)), 10)
+        classes = data.classes_of(cell.data)
+        given = cell.budgets.get("epsilon") if cell.budgets.get("kind") == "classes" else None
+        if isinstance(given, list) and len(given) != classes:
+            raise InvalidInput(f"budgets have {len(given)} ε for the {classes} classes of {cell.data}")
+        labels = np.repeat(np.arange(classes), 10)
         epsilon_of(cell.budgets, labels, np.random.default_rng(0))
 
 

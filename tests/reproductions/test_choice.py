@@ -72,6 +72,41 @@ def test_stages_follow_one_another_around_the_best(table) -> None:
     assert len(jobs) == 6
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lead": "smaple"}, "lead has 'smaple'"),
+        ({"validation": 0}, "validation"),
+        ({"seeds": [1]}, "not among those of the final"),  # 0 and 1 are reported
+        ({"seeds": []}, "name one or more"),
+        ({"stages": [{"grid": {"walk": [1.0, -0.03]}}]}, "walk"),
+        ({"stages": [{"grid": {"steps": [0]}}]}, "steps"),
+        ({"stages": [{"grid": {"walks": [0.1]}}]}, "walks"),
+        ({"stages": [{"grid": {}, "methods": ["scales"]}]}, "'scales'"),
+        ({"stages": [{"grid": {"decays": [[]]}}]}, "decays is empty"),
+    ],
+)
+def test_a_choice_is_checked_before_anything_is_trained(change, said) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        rivals_of({**RAW, "choice": {**RAW["choice"], **change}}, "small")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"methods": []}, "methods is empty"),
+        ({"methods": ["uniform", "exclude@no"]}, "exclude@no"),
+        ({"seeds": 0}, "seeds"),
+        ({"choice_seeds": [3]}, "table small has no 'choice_seeds'; it has about, budgets, choice, clients, data"),
+        ({"settings": {"walk": 0.0}}, "walk"),
+    ],
+)
+def test_a_table_is_checked_in_the_words_of_its_file(change, said) -> None:
+    rivals_of({**RAW, "methods": ["uniform", "exclude@2.5"]}, "small")
+    with pytest.raises(InvalidInput, match=said):
+        rivals_of({**RAW, **change}, "small")
+
+
 def test_the_test_set_stays_shut_without_a_finished_choice(table, monkeypatch) -> None:
     opened = []
 

@@ -302,8 +302,11 @@ def test_budgets_by_class_are_as_many_as_the_data_has_classes() -> None:
     (cell, *_) = quick("heo-table-1-mnist").cells.values()
     two = {"kind": "classes", "epsilon": [1.0, 2.0]}
     train_cell.check(replace(cell, data="heart", model="logistic", method="sample", options={}, budgets=two))
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="2 ε for the 10 classes"):
         train_cell.check(replace(cell, method="sample", options={}, budgets=two))
+    three = {"kind": "classes", "epsilon": [1.0, 2.0, 3.0]}
+    with pytest.raises(InvalidInput, match="3 ε for the 2 classes"):
+        train_cell.check(replace(cell, data="heart", model="logistic", method="sample", options={}, budgets=three))
 
 
 def test_budgets_follow_from_the_seed() -> None:
@@ -435,6 +438,41 @@ def test_wrong_options_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "at least 1" in capsys.readouterr().err
     with pytest.raises(InvalidInput, match="device"):
         list(running.run(grid, Where(tmp_path, "cuda:99")))
+    with pytest.raises(InvalidInput, match="minutes"):
+        list(running.run(grid, Where(tmp_path, minutes=-1.0)))
+
+
+def test_show_writes_nothing_and_says_where_it_looked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert main(["show", "heo-table-1-mnist", "--out", str(nowhere)]) == 2
+    assert f"{nowhere / 'heo-table-1-mnist.jsonl'} has no trainings" in capsys.readouterr().err
+    assert not nowhere.exists()
+    (tmp_path / "heo-table-1-mnist.jsonl").write_text(
+        '{"row": "k = 0", "column": "gone", "settings": {}, "seed": 0}\n'
+    )
+    assert main(["show", "heo-table-1-mnist", "--out", str(tmp_path)]) == 2
+    assert "1 trainings, none of them with the settings of the table now" in capsys.readouterr().err
+    assert main(["show", "boenisch-table-7-svhn", "--out", str(catalogue.RESULTS / "papers")]) == 0
+    assert not (catalogue.RESULTS / "papers" / "boenisch-table-7-svhn.md").exists()
+
+
+def test_columns_are_compared_with_the_first_by_the_same_seeds() -> None:
+    grid = load("heo-table-3-mnist").only(["34-43-23 %"], None)
+    first, second = grid.columns
+
+    def lines(*pairs: tuple[int, float, float]) -> list[results.Line]:
+        kept = {"made_up": False}
+        return [{"seed": seed, "accuracy": found, "public_accuracy": before, **kept} for seed, found, before in pairs]
+
+    # Given in another order, and with a seed that only one of them has.
+    ours = {("34-43-23 %", first): lines((0, 90.0, 89.0), (1, 80.0, 77.0), (2, 5.0, 5.0))}
+    theirs = {("34-43-23 %", second): lines((1, 81.0, 80.0), (0, 93.0, 90.0))}
+    told = report.markdown(grid, {**ours, **theirs})
+    # Differences 3 and 1: mean 2, half 12.7062 · √2 / √2. Of the public ones 3 and 1 too, and 1, 3, 0.
+    assert f"less that of {first}" in told
+    assert f"| 34-43-23 % | {second} | +2.00 [-10.71, +14.71] |" in told
+    assert f"| 34-43-23 % | {first} | +1.33 [-2.46, +5.13] |" in told
+    assert told.count(f"| 34-43-23 % | {second} | +2.00 [-10.71, +14.71] |") == 2
 
 
 def test_budgets_of_every_kind() -> None:

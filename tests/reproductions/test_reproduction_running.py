@@ -124,6 +124,34 @@ def test_a_table_from_file_to_headline(tables, capsys) -> None:
     assert len(results.read(out / "unfinished" / "tiny.jsonl")) == len(lines)
 
 
+def test_a_table_with_fewer_methods_and_one_seed_is_told(tables, capsys) -> None:
+    """Without Scale the preferred one is Sample; without both there is none; one seed has no interval."""
+    where = ["--seeds", "1", "--device", "cpu", "--features", str(tables / "features"), "--out", str(tables)]
+    every = 'methods = ["uniform", "exclude", "exclude@2", "sample", "scale", "none"]'
+    assert every in RAW
+    for name, methods, choose in (
+        ("two", '["uniform", "sample"]', '["uniform"]'),
+        ("rivals", '["uniform", "exclude"]', '["uniform", "exclude"]'),
+    ):
+        text = RAW.replace(every, f"methods = {methods}")
+        text = text.replace('methods = ["uniform", "exclude", "exclude@2", "scale", "none"]', f"methods = {choose}")
+        (tables / f"{name}.toml").write_text(text)
+        assert main(["run", name, *where]) == 0
+        told = capsys.readouterr().out
+        assert "±" not in told
+        row = next(line for line in told.splitlines() if line.startswith("| Tiny"))
+        lines = results.read(tables / f"{name}.jsonl")
+        final = {
+            line["method"]: next(iter(line["accuracy"].values())) for line in lines if line["purpose"] == "final"
+        }
+        if name == "two":
+            assert f"| **{final['sample']:.2f}** |" in row
+            assert f"| {final['sample'] - final['uniform']:+.2f} | – |" in row
+        else:
+            assert "**" not in row
+            assert row.endswith("| – | – |")
+
+
 def test_a_line_that_was_cut_off_is_trained_again(tables) -> None:
     table = catalogue.load_rivals("tiny")
     where = Where(tables / "results", features=tables / "features")

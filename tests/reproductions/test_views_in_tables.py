@@ -78,14 +78,18 @@ def test_a_training_that_is_broken_off_goes_on_as_if_nothing_had_been(tmp_path: 
     assert scores(parts) == scores(whole)
 
 
+@pytest.mark.parametrize("minutes", [10.0, None])
 def test_minutes_break_off_a_training_which_the_next_call_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    minutes: float | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = replace(table().quickened(), rows=("here",), columns=("now",), cells={("here", "now"): small(steps=3)})
     assert list(running.run(grid, Where(tmp_path, minutes=0.0))) == []
     assert "broken off: here / now, seed 0, after 1 of 3 steps" in capsys.readouterr().out
     assert len(list(tmp_path.glob(f"{grid.name}.*/checkpoint.pt"))) == 1
-    assert len(list(running.run(grid, Where(tmp_path, minutes=10.0)))) == 1
+    resumed, train = [], train_cell.pp.train
+    monkeypatch.setattr(train_cell.pp, "train", lambda *a, **k: resumed.append(train(*a, **k)) or resumed[-1])
+    assert len(list(running.run(grid, Where(tmp_path, minutes=minutes)))) == 1
+    assert [done.resumed_from for done in resumed] == [1]  # and not from the beginning
     assert [path.name for path in tmp_path.iterdir()] == [f"{grid.name}.jsonl"]
     assert not grid.left(results.read(results.path_of(grid, tmp_path)))
 
