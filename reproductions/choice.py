@@ -20,6 +20,8 @@ from reproductions.toml_sections import check_keys, made
 _TOP = {"title", "about", "data", "features", "budgets", "delta", "seeds", "methods", "settings", "choice"}
 _TOP |= {"paper", "clients"}
 _METHODS = ("uniform", "exclude", "sample", "scale", "ceiling", "none")
+CENTRED = "centred"
+"""The scaling whose centre the first steps of a plan estimate: see `reproductions.centring`."""
 
 
 class Unfinished(PrivyPurseError):
@@ -187,6 +189,8 @@ def _check(table: Rivals) -> None:
             integer(getattr(settings, name), name)
         if not settings.decays:
             raise InvalidInput("settings.decays is empty; give at least [0.0]")
+        if settings.scaling == CENTRED and (settings.network != "probe" or table.clients is not None):
+            raise InvalidInput(f'scaling "{CENTRED}" is for network "probe" with all records in one place')
 
 
 def _is_threshold(method: str) -> bool:

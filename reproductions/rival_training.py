@@ -21,9 +21,9 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.without_privacy import train_ordinarily
-from reproductions import federated_rivals
+from reproductions import centring, federated_rivals
 from reproductions.averages import Averages
-from reproductions.choice import Choice, Rivals, Settings, Unfinished
+from reproductions.choice import CENTRED, Choice, Rivals, Settings, Unfinished
 from reproductions.data import classes_of
 from reproductions.feature_models import losses
 from reproductions.plans import epsilon_of, plan_of
@@ -58,12 +58,12 @@ def trained(
     """A trained model with its averages, and what there is to say about its plan."""
     torch.manual_seed(seed)
     model = network().to(records[0].device)
-    averages = Averages(model, settings.decays)
     sizes: dict[str, Any] = {"steps": settings.steps, "batch_size": settings.batch_size}
-    plan = None
-    if method != "none":
-        plan = plan_of(method, epsilon, delta, clip_norm=settings.clip_norm, **sizes)
+    plan = None if method == "none" else plan_of(method, epsilon, delta, clip_norm=settings.clip_norm, **sizes)
     rate = settings.learning_rate if plan is None else step_length(plan, settings)
+    if settings.scaling == CENTRED:
+        model = centring.Centred(centring.centre(records[0], plan, seed), model)
+    averages = Averages(model, settings.decays)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     large = sum(weight.numel() for weight in model.parameters()) > _LARGE_MODEL
     most = _MOST if large else None
@@ -74,7 +74,8 @@ def trained(
         train_ordinarily(model, optimizer, records, losses, **sizes, max_physical_batch=most)
         return model, averages, {"learning_rate": rate}
     how: dict[str, Any] = {"execution": pp.Execution(max_physical_batch=most), "scheduler": averages, "seed": seed}
-    done = pp.train(model, optimizer, TensorDataset(*records), plan, losses, **how)
+    left = centring.rest(plan) if settings.scaling == CENTRED else plan
+    done = pp.train(model, optimizer, TensorDataset(*records), left, losses, **how)
     said = {
         "learning_rate": rate,
         "noise_multiplier": plan.noise_multiplier,

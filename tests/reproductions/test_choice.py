@@ -99,6 +99,14 @@ def test_a_choice_is_checked_before_anything_is_trained(change, said) -> None:
         ({"seeds": 0}, "seeds"),
         ({"choice_seeds": [3]}, "table small has no 'choice_seeds'; it has about, budgets, choice, clients, data"),
         ({"settings": {"walk": 0.0}}, "walk"),
+        ({"settings": {"scaling": "centred"}}, 'is for network "probe"'),
+        (
+            {
+                "settings": {"scaling": "centred", "network": "probe"},
+                "clients": {"number": 3, "rounds": 2, "client_rate": 0.5, "reference": 1.0},
+            },
+            "all records in one place",
+        ),
     ],
 )
 def test_a_table_is_checked_in_the_words_of_its_file(change, said) -> None:
