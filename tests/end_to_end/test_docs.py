@@ -290,6 +290,7 @@ FINE_TUNED = {
     "sst2-lora": "sst2-probe",
     "sst2-lora-70-20-10": "sst2-probe-70-20-10",
     "sst2-full": "sst2-probe",
+    "sst2-full-70-20-10": "sst2-probe-70-20-10",
 }
 """Tables of fine-tuned models, and the probe that each is compared with."""
 

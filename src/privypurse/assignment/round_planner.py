@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from privypurse._validate import integer, one_of, real
-from privypurse.accounting import Accountant, Composed, Progress, SampledGaussian, SampledRound, accountant_named
+from privypurse.accounting import Accountant, Composed, Progress, SampledGaussian, accountant_named
 from privypurse.accounting.inverse import Axis
 from privypurse.arrays import FloatArray
 from privypurse.assignment.method import (
@@ -38,7 +38,7 @@ from privypurse.budgets import Budgets
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import TrainingShape
-from privypurse.plans.schedule import Round, Schedule
+from privypurse.plans.schedule import Round, Schedule, faced
 from privypurse.plans.under_ledger import UnderLedger
 
 if TYPE_CHECKING:
@@ -177,11 +177,10 @@ class _Work:
         goal = taus[0] if method.rounds == 1 else float(self.levels.epsilon.max())
         inner = self._solved(taus, steps, rates, goal)
 
-        def faced(nominal: float) -> Composed:
-            chances = nominal_chances(np.array([nominal]), taus)[0].tolist()
-            return Composed(tuple(SampledRound(c, one) for c, one in zip(chances, inner, strict=True)))
+        def release_at(nominal: float) -> Composed:
+            return faced(inner, nominal_chances(np.array([nominal]), taus)[0].tolist())
 
-        inverse = self._calibrator(1).inverse(faced, _NOMINAL)
+        inverse = self._calibrator(1).inverse(release_at, _NOMINAL)
         nominal, spent = inverse.certified(self.levels.epsilon, self.levels.delta)
         self.unused = int(self.levels.people[spent < UNUSED * self.levels.epsilon].sum())
         chances = nominal_chances(nominal, taus)

@@ -1,5 +1,6 @@
 """Schedules: training in rounds, each with its own noise and hidden draw of people, fixed before it starts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,6 +41,16 @@ class Round:
     def release(self) -> SampledGaussian:
         """What a person faces who was drawn."""
         return SampledGaussian(self.rate, self.noise_multiplier, self.steps)
+
+
+def faced(rounds: Sequence[SampledGaussian], chances: Sequence[float]) -> Composed:
+    """What a person faces who is drawn into each of these rounds with these chances.
+
+    Rounds that the person takes no part in are left out: they cost nothing, but change the grid of an accountant,
+    and with it the last digits of its bound. So a planner and its schedule must both ask here.
+    """
+    joined = [SampledRound(chance, one) for chance, one in zip(chances, rounds, strict=True) if chance > 0]
+    return Composed(tuple(joined or [SampledRound(0.0, rounds[0])]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -96,16 +107,10 @@ class Schedule(PlanBase):
         return np.asarray(raw / raw.sum())
 
     def releases(self) -> tuple[Release, ...]:
-        """What a person of each level faces in all rounds.
-
-        Those that a level takes no part in are left out: they cost nothing, but would coarsen an accountant's grid.
-        """
-
-        def faced(level: int) -> Release:
-            joined = [one for one in self.rounds if one.chance[level] > 0] or self.rounds[:1]
-            return Composed(tuple(SampledRound(float(one.chance[level]), one.release) for one in joined))
-
-        return tuple(faced(level) for level in range(self.epsilon_by_level.size))
+        """What a person of each level faces in all rounds."""
+        rounds = [one.release for one in self.rounds]
+        chances = np.stack([one.chance for one in self.rounds], axis=1).tolist()
+        return tuple(faced(rounds, by_round) for by_round in chances)
 
     def spent_by_level(self, progress: Progress | None = None) -> FloatArray:
         if not self._spent:
