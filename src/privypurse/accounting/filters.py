@@ -129,6 +129,11 @@ Currency = GaussianCurrency | ConcentratedCurrency | RenyiCurrency
 CURRENCIES: dict[str, Currency] = {"gdp": GaussianCurrency(), "zcdp": ConcentratedCurrency()}
 
 
+def full_purse(currency: Currency, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
+    """What a `Filter` lets somebody with (ε, δ) spend in all."""
+    return currency.purse(epsilon, delta) * _SUMMING
+
+
 class Filter:
     """Everyone's purse in one currency, and what was taken out of it.
 
@@ -152,7 +157,7 @@ class Filter:
         eps, dlt = np.broadcast_arrays(np.atleast_1d(np.asarray(epsilon, np.float64)), np.asarray(delta, np.float64))
         if not ((eps >= 0) & np.isfinite(eps) & (dlt > 0) & (dlt < 1)).all():
             raise InvalidInput("a filter needs ε ≥ 0 and δ in (0, 1) for everyone")
-        self.total = frozen(currency.purse(eps, dlt) * _SUMMING)
+        self.total = frozen(full_purse(currency, eps, dlt))
         self.lock = threading.RLock()
         self.spent = np.zeros(self.total.shape)
 

@@ -24,6 +24,10 @@ from privypurse.errors import InfeasibleBudget, InvalidInput
 
 _MOST_TRIES = 60
 _SLACK = 5e-4  # of ε: what may stay unused
+_HAIR = 1e-4
+"""Of ε: how far below what was asked for an answer stays at least, so that the same release, priced once more, cannot
+come out above it: with σ·(C/c) for 1/(1/σ); on another machine (Fourier transforms: 4e-7 seen at 100,000 steps and
+δ = 1e-10); or at a larger δ, where a bound by loss distributions may be coarser (7e-6 seen)."""
 _SECTIONS = 9  # nodes of an axis that are looked at together
 _FLAT = 1e-9  # a step in log ε below this is no rise to interpolate on
 
@@ -116,10 +120,11 @@ class Inverse:
         It is at least 1 - `_SLACK` of it, unless even the largest parameter costs less. ε that even the smallest
         parameter exceeds are an `InfeasibleBudget`.
         """
-        curves, feasible = self._curves(epsilon, delta)
+        wanted = np.asarray(epsilon, dtype=np.float64)
+        curves, feasible = self._curves(wanted * (1 - _HAIR), delta)
         if not feasible:
-            self._refuse(epsilon, delta)
-        search = _Search(curves, np.asarray(epsilon, dtype=np.float64), np.asarray(delta))
+            self._refuse(wanted, delta)
+        search = _Search(curves, wanted, np.asarray(delta))
         for _ in range(_MOST_TRIES):
             rows = search.open_rows()
             if rows.size == 0:
@@ -187,7 +192,7 @@ class Inverse:
         deltas = np.unique(delta)
         lowest = self._at_nodes(self._accountant, [self._axis.lowest], deltas)[0]
         floor = lowest[np.searchsorted(deltas, delta)]
-        worst = int(np.argmax(np.where(epsilon < floor, floor / epsilon, 0.0)))
+        worst = int(np.argmax(np.where(epsilon * (1 - _HAIR) < floor, floor / epsilon, 0.0)))
         advice = 'try accountant="pld", ' if self._accountant.name == "rdp" else ""
         raise InfeasibleBudget(
             f"ε = {epsilon[worst]:g} at δ = {delta[worst]:g} is below {floor[worst]:.3g}, the least that the "
@@ -245,15 +250,14 @@ class _Search:
     """A bracketed search for many ε at once. Each row sees its own evaluations only."""
 
     def __init__(self, curves: _Curves, target: FloatArray, delta: FloatArray) -> None:
-        # A hair less than the promise, so that computing the same once more cannot end above it.
-        self._target = target * (1 - 1e-9)
+        self._least, self._most = target * (1 - _SLACK), target * (1 - _HAIR)
         self._aim = np.log(target) + np.log1p(-_SLACK / 2)
-        self.low, self.low_epsilon, self._high, self._high_epsilon = curves.bracket(target, delta)
+        self.low, self.low_epsilon, self._high, self._high_epsilon = curves.bracket(self._most, delta)
         self._first, self._slope = curves.position(np.exp(self._aim), delta)
         self._tries = 0
 
     def open_rows(self) -> np.ndarray:
-        reached = self.low_epsilon >= self._target * (1 - _SLACK)
+        reached = self.low_epsilon >= self._least
         stuck = self._high - self.low < 1e-7
         return np.flatnonzero(~(reached | stuck | np.isinf(self._high)))
 
@@ -273,7 +277,7 @@ class _Search:
         return np.asarray(np.where(inside, wish, (low + high) / 2), dtype=np.float64)
 
     def learn(self, rows: np.ndarray, position: FloatArray, epsilon: FloatArray) -> None:
-        fits = epsilon <= self._target[rows]
+        fits = epsilon <= self._most[rows]
         better = fits & (position > self.low[rows])
         self.low[rows] = np.where(better, position, self.low[rows])
         self.low_epsilon[rows] = np.where(better, epsilon, self.low_epsilon[rows])

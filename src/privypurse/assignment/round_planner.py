@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from privypurse._validate import integer, one_of, real
-from privypurse.accounting import Accountant, Composed, Progress, SampledGaussian, accountant_named
+from privypurse.accounting import Accountant, Composed, Progress, Release, SampledGaussian, accountant_named
 from privypurse.accounting.inverse import Axis
 from privypurse.arrays import FloatArray
 from privypurse.assignment.method import (
@@ -35,9 +35,11 @@ from privypurse.assignment.method import (
 )
 from privypurse.assignment.threshold_sampling import AdaptiveLoss, FixedLoss, Loss, best_threshold, probabilities
 from privypurse.budgets import Budgets
+from privypurse.budgets.budgets import LARGEST, SMALLEST
 from privypurse.budgets.levels import Levels
 from privypurse.errors import InfeasibleBudget, InvalidInput
 from privypurse.plans import TrainingShape
+from privypurse.plans.round_prices import RoundPrices
 from privypurse.plans.schedule import Round, Schedule, faced
 from privypurse.plans.under_ledger import UnderLedger
 
@@ -114,7 +116,9 @@ def schedule(
     All rounds together take as many steps as ``epochs`` over everybody would; a round that draws fewer people, or at
     a smaller threshold, takes fewer of them, and one that would take none is left out. ``batch_size`` is the public
     divisor of every step. With method "groups" each group gets ``epochs`` of its own. ``ledger`` is where its people
-    are charged for life when it is trained, with the public cap ``at_most``, an ε (None: all of public balances).
+    are charged for life when it is trained, with the public cap ``at_most``, an ε (None: all of public balances):
+    nobody's ε here is above it, and whether public balances pay for the rounds is asked at once. A lifetime's
+    accounting is coarser, so ε of whole grants may not be paid for: the error says about how much would be.
 
     Guarantee: ``schedule.spent() <= budgets.epsilon`` for every record, proved by the named accountant.
     """
@@ -124,7 +128,7 @@ def schedule(
         raise InvalidInput(f"method must be a name or a method in rounds, not {type(chosen).__name__}")
     under = _under(ledger, budgets, at_most)
     shape = TrainingShape(steps=1, batch_size=batch_size, clip_norm=clip_norm)
-    levels, level_of = budgets.levels()
+    levels, level_of = budgets.levels(at_most)
     require_people(shape, levels, "lower it")
     work = _Work(levels, shape, real(epochs, "epochs", above=0), accountant_named(accountant), progress)
     rounds = work.groups(chosen.order) if isinstance(chosen, Groups) else work.thresholds(chosen)
@@ -143,6 +147,9 @@ def schedule(
         **whose(budgets),
     )
     refuse_overspending(made, progress)
+    if ledger is not None:
+        members = ledger.members(budgets.people_ids())
+        RoundPrices.of(ledger, made).require_payable(ledger, members, made)
     return made
 
 
@@ -151,6 +158,8 @@ def _under(ledger: Ledger | None, budgets: Budgets, at_most: float | None) -> Un
         if at_most is not None:
             raise InvalidInput(f"at_most is {at_most!r}, a run's cap in a ledger; give ledger= too, or leave it out")
         return None
+    if at_most is not None:
+        at_most = real(at_most, "at_most", least=SMALLEST, most=LARGEST, hint="an ε")
     return UnderLedger(ledger.id, at_most, ledger.members(budgets.people_ids()).numbers)
 
 
@@ -177,7 +186,7 @@ class _Work:
         goal = taus[0] if method.rounds == 1 else float(self.levels.epsilon.max())
         inner = self._solved(taus, steps, rates, goal)
 
-        def release_at(nominal: float) -> Composed:
+        def release_at(nominal: float) -> Release:
             return faced(inner, nominal_chances(np.array([nominal]), taus)[0].tolist())
 
         inverse = self._calibrator(1).inverse(release_at, _NOMINAL)

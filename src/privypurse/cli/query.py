@@ -188,9 +188,15 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 def _try_first(table: dict[str, Any], budgets: pp.Budgets, options: argparse.Namespace) -> None:
     """Raise for a question that would be refused, before a ledger is made for it; what comes of it is told nobody."""
+    from privypurse.ledger.lifetime import Lifetime
+    from privypurse.ledger.private import rungs_of
+    from privypurse.queries.ledger_purses import refuse_unpayable
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)
-        _asked(pp.Analyst(table, budgets, person=budgets.person, seed=options.seed), options)
+        answer = _asked(pp.Analyst(table, budgets, person=budgets.person, seed=options.seed), options)
+    if answer.alike:
+        refuse_unpayable(Lifetime.of(rungs_of(budgets)), math.sqrt(answer.cost.amount))
 
 
 def _show_where(kept: Kept, options: argparse.Namespace, console: Console) -> None:

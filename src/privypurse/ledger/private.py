@@ -92,6 +92,12 @@ def row_ids(fingerprint: str, records: int) -> AnyArray:
     return np.array([f"row {number} of {fingerprint}" for number in range(records)])
 
 
+def rungs_of(budgets: Budgets) -> list[tuple[float, float]]:
+    """The grants (ε, δ) that a private ledger of these people knows."""
+    at = budgets.first_record
+    return rungs_for(budgets.epsilon[at], budgets.delta[at], MOST_RUNGS)
+
+
 def make(
     place: Place,
     budgets: Budgets,
@@ -113,9 +119,10 @@ def make(
             at = budgets.first_record
             ids = at if budgets.person is None else budgets.people_ids()
             epsilon, delta = budgets.epsilon[at], budgets.delta[at]
-            rungs = rungs_for(epsilon, delta, MOST_RUNGS)
             key = keys.new()
-            made = Ledger.create(url_of(beside), rungs, adversary=adversary, about=about or _ABOUT, key=key)
+            made = Ledger.create(
+                url_of(beside), rungs_of(budgets), adversary=adversary, about=about or _ABOUT, key=key
+            )
             made.join(ids, on_rungs(made, ids, epsilon, delta), purpose=purpose)
             if first is not None:
                 first(made)

@@ -43,14 +43,16 @@ class Round:
         return SampledGaussian(self.rate, self.noise_multiplier, self.steps)
 
 
-def faced(rounds: Sequence[SampledGaussian], chances: Sequence[float]) -> Composed:
+def faced(rounds: Sequence[SampledGaussian], chances: Sequence[float]) -> Release:
     """What a person faces who is drawn into each of these rounds with these chances.
 
-    Rounds that the person takes no part in are left out: they cost nothing, but change the grid of an accountant,
-    and with it the last digits of its bound. So a planner and its schedule must both ask here.
+    Rounds that the person takes no part in are left out, and a round that they are in for sure is its steps: written
+    otherwise they cost the same, but an accountant's bound would differ in its last digits. So a planner and its
+    schedule must both ask here.
     """
-    joined = [SampledRound(chance, one) for chance, one in zip(chances, rounds, strict=True) if chance > 0]
-    return Composed(tuple(joined or [SampledRound(0.0, rounds[0])]))
+    both = [(chance, one) for chance, one in zip(chances, rounds, strict=True) if chance > 0] or [(0.0, rounds[0])]
+    joined: list[Release] = [one if chance == 1 else SampledRound(chance, one) for chance, one in both]
+    return joined[0] if len(joined) == 1 else Composed(tuple(joined))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import uuid
 from functools import lru_cache
@@ -84,6 +85,8 @@ class LedgerPurses:
 
         ``most`` is the largest ratio there can be, a public number. ``alike``: whoever contributes, contributes that.
         """
+        if alike:
+            refuse_unpayable(self._ledger.lifetime, most)
         levels = _levels(most, alike=alike)
         charges, at_most = _public_table(self._ledger.lifetime, most, alike)
         place = np.searchsorted(levels, ratio)
@@ -111,6 +114,23 @@ def charges_of_ratios(lifetime: Lifetime, ratio: FloatArray) -> IntArray:
     """At every order, of contributions that are so many deviations of the noise."""
     within = np.clip(ratio, _NEXT_TO_NOTHING, _BEYOND_ALL)
     return lifetime.charges_of([Gaussian(noise) for noise in (1.0 / within).tolist()])
+
+
+def refuse_unpayable(lifetime: Lifetime, ratio: float) -> None:
+    """Raise where a contribution of so many deviations of the noise is more than any grant holds for life.
+
+    Nobody could pay, and noise alone would be told as an answer. Asked of the ladder of all grants that a ledger
+    knows, which is public, not of who is in the data or of what they have left.
+    """
+    [charge] = charges_of_ratios(lifetime, np.array([ratio]))
+    if (charge <= lifetime.limits).all(axis=1).any():
+        return
+    paid = (lifetime.limits / np.maximum(charge, 1)).min(axis=1).max()
+    more = math.ceil(1000 * max(1.0, ratio / _BEYOND_ALL) / math.sqrt(paid)) / 1000
+    raise InvalidInput(
+        "this question costs everybody whom it counts more than the largest grant in the ledger holds for life, so "
+        f"that noise alone would be told; ask with {more:,} times the noise or more (noise=, or a smaller cost=)"
+    )
 
 
 @lru_cache(maxsize=32)

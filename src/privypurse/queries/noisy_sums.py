@@ -11,8 +11,9 @@ from typing import Any, TypedDict
 import numpy as np
 
 from privypurse._validate import real
-from privypurse.accounting.filters import Filter
+from privypurse.accounting.filters import Filter, full_purse
 from privypurse.arrays import AnyArray, FloatArray
+from privypurse.budgets import ladder
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput
 from privypurse.queries.answers import Cost
@@ -92,7 +93,8 @@ class Pay(TypedDict, total=False):
     """What a question may say about its noise: either ``noise`` or ``cost``.
 
     ``noise`` is a standard deviation. ``cost`` is an ε at ``delta``, which whoever asks names: the least noise is
-    taken at which nobody pays more. With ``noise``, ``delta`` is only where the cost is told as ε.
+    taken at which nobody pays more, for that ε rounded down to the ladder, so that a full purse of it can pay. With
+    ``noise``, ``delta`` is only where the cost is told as ε.
     """
 
     noise: float | None
@@ -126,13 +128,16 @@ def priced(
 
 
 def _noise_for(purses: Purses, clip: float, epsilon: float, delta: float) -> float:
-    """Rounded up: the cost that is told in the end is not above ``epsilon``."""
-    currency = purses.currency
-    amount = float(currency.purse(np.array([epsilon]), np.array([delta]))[0])
+    """Rounded up: the cost that is told in the end is not above ``epsilon``, and a full purse of it pays.
+
+    For that ε is rounded down to the ladder, as purses are.
+    """
+    currency, held = purses.currency, ladder.rounded_down(epsilon)
+    amount = float(full_purse(currency, np.array([held]), np.array([delta]))[0])
     if not amount > 0:
         raise InvalidInput(f"cost is ε = {epsilon:g} at δ = {delta:g}, too little for any noise; allow more")
     noise, more = clip * math.sqrt(worst_cost(purses, 1.0, 1.0) / amount), 1e-12
-    while Cost(worst_cost(purses, clip, noise), currency.name, delta).epsilon > epsilon:
+    while (one := worst_cost(purses, clip, noise)) > amount or Cost(one, currency.name, delta).epsilon > held:
         noise, more = noise * (1 + more), 2 * more
     return scale(noise, "the noise for this cost")
 

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privypurse.accounting import SampledRound
 from privypurse.arrays import AnyArray, IntArray
-from privypurse.errors import InfeasibleBudget
-from privypurse.ledger.lifetime import added
+from privypurse.plans.round_prices import RoundPrices
 from privypurse.plans.schedule import Schedule
 from privypurse.training.distributed import Processes
 from privypurse.training.individual.spending import Spending
@@ -46,13 +44,7 @@ class RoundsAccount(Account):
         self._digest, self._steps = digest, schedule.steps
         self._ends: IntArray = np.cumsum([0, *(one.steps for one in schedule.rounds)])
         """How many steps the rounds before each have."""
-        self._prices: IntArray = np.stack(
-            [
-                ledger.charges_of([SampledRound(chance, one.release) for chance in one.chance.tolist()])
-                for one in schedule.rounds
-            ]
-        )
-        """[rounds, levels, columns]"""
+        self._prices = RoundPrices.of(ledger, schedule)
         self._number = self._rounds_begun = self._in_round = 0
         journal = None if folder is None else folder / ROUNDS
         self._held = None if journal is None else _held(journal, digest, schedule.steps)
@@ -70,37 +62,18 @@ class RoundsAccount(Account):
     def _whole(self) -> bool:
         return True  # one coin for all steps of a round
 
-    def _until(self) -> IntArray:
-        """[rounds + 1, levels, columns]: what the rounds before each cost together, exact up to the ceiling."""
-        sums = [np.zeros_like(self._prices[0])]
-        for price in self._prices:
-            sums.append(added(sums[-1], price))
-        return np.stack(sums)
-
     def _asked(self, members: Members) -> tuple[IntArray, IntArray, float | None]:
         assert self._plan.ledger is not None
-        return self._until()[-1], self._plan.level_of.astype(np.int64), self._plan.ledger.at_most
+        return self._prices.until[-1], self._plan.level_of.astype(np.int64), self._plan.ledger.at_most
 
     def _require_payable(self, members: Members, charges: IntArray, row: IntArray, at_most: float | None) -> None:
-        """Raise if somebody's grant less public caps does not pay for it. Who has withdrawn does not stop others."""
-        caps = self._ledger.caps(charges, at_most)[members.rung.astype(np.int64)]
-        short = (charges[row] > np.minimum(self._ledger.public_room(members), caps)).any(axis=1)
-        short &= self._ledger.consenting(members)
-        if short.any():
-            assert isinstance(self._plan, Schedule)
-            level = int(row[int(np.argmax(short))])
-            epsilon, delta = self._plan.epsilon_by_level[level], self._plan.delta_by_level[level]
-            raise InfeasibleBudget(
-                f"ε = {epsilon:g} for these rounds costs {int(short.sum()):,} people more for life than their public "
-                "balance or at_most= holds; make the schedule for a smaller ε",
-                float(epsilon),
-                float(delta),
-            )
+        assert isinstance(self._plan, Schedule)
+        self._prices.require_payable(self._ledger, members, self._plan)
 
     def _charges(self, begun: AnyArray) -> IntArray:
         """Of whole rounds."""
         reserved = self._reservation.reserved
-        until = self._until()
+        until = self._prices.until
         level = np.where(self._reservation.admitted, reserved.values, 0).astype(np.int64)
         return np.asarray(np.where(self._reservation.admitted[:, None], until[begun, level], 0))
 

@@ -93,7 +93,8 @@ def require_sound(schedule, epsilon, accountant):
     held = ladder.rung_value(ladder.rung_below(epsilon))
     assert (schedule.spent() <= held).all()
     assert (held <= epsilon).all()
-    np.testing.assert_array_equal(schedule.spent_by_level(), recomputed(schedule, accountant))
+    # A round that somebody is in for sure is written here as a draw: the same cost, bounded a little more coarsely.
+    np.testing.assert_allclose(schedule.spent_by_level(), recomputed(schedule, accountant), rtol=1e-7)
     schedule.check(pp.Budgets(epsilon, delta=1e-5))
     for one in schedule.rounds:
         assert ((one.chance >= 0) & (one.chance <= 1)).all()
@@ -101,10 +102,10 @@ def require_sound(schedule, epsilon, accountant):
         assert one.steps >= 1
 
 
-@pytest.mark.parametrize("method", ["pdp-sgd", "adapdp", "sampling"])
+@pytest.mark.parametrize("method", ["pdp-sgd", "adapdp", "sampling", "groups"])
 def test_what_is_promised_was_solved_for_just_these_releases(monkeypatch, method):
-    """Bounds of one release with and without rounds of chance 0 differ in their last digits, and one of them may lie
-    above the promise: so the search must have seen what the schedule will be asked."""
+    """Bounds of one release with and without rounds of chance 0 or 1 differ in their last digits, and one of them may
+    lie above the promise: so the search must have seen what the schedule will be asked."""
     seen = []
 
     class Watched(RDP):
@@ -116,9 +117,17 @@ def test_what_is_promised_was_solved_for_just_these_releases(monkeypatch, method
     monkeypatch.setattr(round_planner, "accountant_named", lambda name: Watched())
     schedule = made(np.repeat(THREE, 10), method, epochs=20, batch_size=100)
     assert any((one.chance == 0).any() for one in schedule.rounds) == (method != "sampling")
+    assert any((one.chance == 1).any() for one in schedule.rounds)
     costs = dict(seen)
     for release, promised in zip(schedule.releases(), schedule.epsilon_by_level, strict=True):
+        assert release in costs, "never priced in the search"
         assert costs[release] <= promised
+
+
+def test_groups_at_a_small_delta_keep_what_they_promise():
+    """By loss distributions a round that somebody is in for sure costs more than its steps alone, by up to 4e-5."""
+    for epsilon, people, batch_size, epochs in [(0.96, 100, 10, 2), (2.4, 50, 5, 0.5)]:
+        made(np.full(people, epsilon), "groups", delta=1e-10, epochs=epochs, batch_size=batch_size, accountant="pld")
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from queries_brute_force import silenced
 
 import privypurse as pp
 from privypurse.queries import Analyst
+from privypurse.queries.noisy_sums import priced
 
 UNIT = Fraction(1, 2**40)
 IDS = ["ada", "bea", "cyd", "dov"]
@@ -171,6 +172,35 @@ def test_counting_who_holds_something_is_a_count_like_any_other(new_ledger):
     assert float(asks.count(cost=0.8)) == 3
     assert float(asks.count_holding(0.8, cost=0.1)) == 1
     assert ledger.verify().problems == []
+
+
+def test_a_count_that_no_grant_pays_for_is_refused_and_says_how_much_noise_it_takes(new_ledger):
+    """For life a purse holds less than one question of its ε by Gaussian DP: the answer would be noise alone."""
+    ledger = new_ledger()
+    asks = opened(ledger)
+    before = spent(ledger)
+    with pytest.raises(pp.InvalidInput, match="noise alone") as error:
+        asks.count(cost=4.0)
+    assert spent(ledger) == before
+    more = float(str(error.value).split("ask with ")[1].split(" times")[0].replace(",", ""))
+    assert 1 < more < 1.5
+    noise = priced(asks.purses, 1.0, cost=4.0).noise
+    with pytest.raises(pp.InvalidInput, match="noise alone"):
+        asks.count(noise=(more - 2e-3) * noise)
+    with pytest.raises(pp.InvalidInput, match="noise alone"):
+        asks.count(noise=1e-12)
+    assert float(asks.count(noise=more * noise)) == 1  # dov, who granted 4
+    assert sum(sum(row) > 0 for row in spent(ledger)) == 1
+    # Not by who is in the data or by what is left: nobody else could pay from the start, and dov no longer can.
+    assert float(asks.count(noise=more * noise)) == 0
+    alone = silenced(Analyst({"x": np.ones(1)}, budgets(["ada"]), person=["ada"], ledger=ledger))
+    assert float(alone.count(noise=more * noise)) == 0
+
+
+def test_a_sum_is_asked_even_where_the_largest_contribution_is_beyond_every_grant(new_ledger):
+    """Whoever contributes little can pay for it."""
+    asks = opened(new_ledger())
+    assert float(asks.sum("x", lower=0, upper=1e6, noise=100.0)) == pytest.approx(6.25, abs=1e-6)
 
 
 def test_answers_cost_the_same_whomever_the_ledger_promises_against(tmp_path: Path):

@@ -15,6 +15,7 @@ from queries_brute_force import silenced
 
 import privypurse as pp
 from privypurse import cli
+from privypurse.budgets import ladder
 from privypurse.ledger.lifetime import Lifetime
 from privypurse.queries import Analyst
 from privypurse.queries.noisy_sums import priced
@@ -60,12 +61,24 @@ def test_every_answer_says_what_it_costs_and_who_is_not_counted():
 @example(cost=math.exp(-6), delta=math.exp(-3), currency="zcdp")  # ε small beside δ: the best order is small
 @settings(max_examples=25, deadline=None)
 def test_a_cost_given_is_kept_and_used_up(cost, delta, currency):
-    asks = analyst(people=2, currency=currency)
+    asks, rounded = analyst(people=2, currency=currency), ladder.rounded_down(cost)
+    assert cost * (1 - ladder.LOOSEST_STEP) < rounded <= cost
     for answer in (asks.count(cost=cost, delta=delta), asks.sum("x", lower=-7, upper=3, cost=cost, delta=delta)):
-        assert answer.cost.epsilon <= cost
-        assert answer.cost.epsilon > cost * (1 - 1e-4)
+        assert answer.cost.epsilon <= rounded
+        assert answer.cost.epsilon > rounded * (1 - 1e-4)
     shown = float(str(answer.cost).split("ε = ")[1].split(" ")[0])
     assert answer.cost.epsilon * (1 - 1e-9) <= shown <= answer.cost.epsilon * 1.011
+
+
+@pytest.mark.parametrize("currency", ["gdp", "zcdp"])
+@pytest.mark.parametrize("epsilon", [0.1, 0.658, 1.0, 1.2345, 2.0, 8.0])
+def test_a_full_purse_pays_for_a_question_of_its_own_epsilon(epsilon, currency):
+    """Whoever granted just what a question costs is counted: rounding on the way must not leave everybody out."""
+    asks = silenced(Analyst({"x": np.ones(50)}, pp.Budgets(np.full(50, epsilon)), currency=currency))
+    assert float(asks.count(cost=epsilon)) == 50
+    assert float(asks.count(cost=0.01 * epsilon)) == 0  # nothing is left
+    more = silenced(Analyst({"x": np.ones(50)}, pp.Budgets(np.full(50, epsilon)), currency=currency))
+    assert float(more.count(cost=1.02 * epsilon)) == 0
 
 
 def test_noise_or_cost_one_of_them():
@@ -224,6 +237,20 @@ def table(tmp_path):
     path = tmp_path / "people.csv"
     path.write_text("age,epsilon\n" + "".join(f"{20 + i % 60},1\n" for i in range(400)))
     return path
+
+
+def test_a_first_count_at_the_whole_grant_is_refused_before_there_is_a_ledger(capsys, table):
+    """It printed noise as the answer: for life a purse holds less than one question of its ε by Gaussian DP."""
+    code, out, err = run(capsys, table, "count", "--cost", "1")
+    assert (code, out) == (2, "")
+    assert "noise alone would be told; ask with 1." in " ".join(err.split())
+    assert not table.with_name("people.csv.ledger").exists()
+    code, out, err = run(capsys, table, "count", "--cost", "0.8")
+    assert code == 0, err
+    assert 370 < float(out.split()[1]) < 430  # noise of 4.6
+    code, _, err = run(capsys, table, "count", "--cost", "1")  # and so it is when there is one
+    assert code == 2
+    assert "noise alone" in " ".join(err.split())
 
 
 def test_a_linked_table_has_the_purses_of_its_own(capsys, table):

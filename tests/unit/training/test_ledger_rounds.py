@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from ledger_tools import DELTA, EPSILONS, charged, new_ledger, step_cost
 from privypurse.accounting import Composed, SampledRound
-from privypurse.assignment.round_planner import PdpSgd
+from privypurse.assignment.round_planner import PdpSgd, Sampling
 from privypurse.plans.under_ledger import UnderLedger
 from privypurse.training.begun_steps import BegunSteps
 from privypurse.training.ledger_account import Account, recover
@@ -284,6 +284,21 @@ def test_public_balances_decide_whether_rounds_can_be_paid(ledger, schedule):
     assert not ledger.runs()
     with pytest.raises(pp.InvalidInput, match="its people are charged there"):
         trained(None, schedule)
+
+
+def test_a_schedule_keeps_to_the_public_cap_and_says_at_once_what_nobody_can_pay(ledger):
+    """It was made for the whole of everybody's ε, whatever the cap, and refused when it was to be trained."""
+    shape: dict[str, Any] = {"epochs": 6, "batch_size": 10, "accountant": "rdp", "ledger": ledger}
+    capped = pp.rounds.schedule(pp.Budgets(GRANTED, delta=DELTA, person=IDS), Sampling(), at_most=0.3, **shape)
+    assert capped.epsilon.max() <= 0.3
+    assert capped.spent().max() > 0.2
+    trained(ledger, capped)
+    with pytest.raises(pp.InfeasibleBudget, match=r"pays for about [\d.]+\. Make the schedule") as error:
+        pp.rounds.schedule(pp.Budgets(GRANTED, delta=DELTA, person=IDS), Sampling(), **shape)
+    about = float(str(error.value).split("about ")[1].split(". ")[0])
+    less = pp.Budgets(np.minimum(GRANTED, 0.95 * about), delta=DELTA, person=IDS)
+    trained(ledger, pp.rounds.schedule(less, Sampling(), **shape))
+    assert not ledger.verify().problems
 
 
 @pytest.mark.parametrize("between", [False, True])
