@@ -18,7 +18,9 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import privypurse as pp
+from privypurse.errors import InvalidInput
 from privypurse.plans.promise import Promise
+from reproductions.choice import LEAST_CENTRED
 
 _SHARE = 40  # one step in so many
 _OTHER_SEED = 1_000_000_007  # coins and noise of these steps are not those of the steps that follow
@@ -39,30 +41,41 @@ class Centred(nn.Module):
         return out
 
 
-def centre(features: Tensor, plan: pp.Plan | None, seed: int) -> Tensor:
+def parts(plan: pp.Plan) -> tuple[pp.Plan, pp.Plan]:
+    """The steps of a plan that estimate the centre, and those that are left: they keep what it promises together."""
+    if plan.promise not in (Promise.DATA, Promise.PRESENCE):
+        raise InvalidInput(f"the plan's promise is {plan.promise.value!r}; its parts are sound if the whole is")
+    if plan.shape.extra_steps or plan.ledger is not None:
+        raise InvalidInput(
+            "a plan with extra_steps or under a ledger cannot be taken apart: its filter sees all steps"
+        )
+    if plan.steps < LEAST_CENTRED:
+        raise InvalidInput(f"steps is {plan.steps}; give {LEAST_CENTRED} or more, one of them for the centre")
+    plan.require_kept()
+    first = max(1, plan.steps // _SHARE)
+    return _part(plan, first), _part(plan, plan.steps - first)
+
+
+def centre(features: Tensor, first: pp.Plan | None, seed: int) -> Tensor:
     """The mean of features [n, width] of length 1 by a plan's first steps, as people weigh in it; exact without one.
 
-    Each record gives its features and a one, which add up to the sum and to the weights that it has to be divided by.
+    Each record gives its features and a one, which add up to the sum and to the weight that it has to be divided by.
+    A mean of vectors of length 1 is no longer than that, so noise does not make this one longer.
     """
-    if plan is None:
+    if first is None:
         return features.mean(dim=0)
     both = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
     sums = nn.Linear(1, both.shape[1], bias=False).to(features.device)
     nn.init.zeros_(sums.weight)
     optimizer = torch.optim.SGD(sums.parameters(), lr=1.0)
-    dataset, first = TensorDataset(both[:, -1:], both), _part(plan, _first(plan.steps))
+    dataset = TensorDataset(both[:, -1:], both)
     pp.train(sums, optimizer, dataset, first, lambda out, given: -(out * given).sum(dim=1), seed=seed + _OTHER_SEED)
     total = sums.weight.detach()[:, 0]
-    return total[:-1] / total[-1]
-
-
-def rest(plan: pp.Plan) -> pp.Plan:
-    """The steps that are left when the centre is known."""
-    return _part(plan, plan.steps - _first(plan.steps))
-
-
-def _first(steps: int) -> int:
-    return max(1, steps // _SHARE)
+    if total[-1] <= 0:  # noise alone: nothing is known
+        return torch.zeros_like(total[:-1])
+    found = total[:-1] / total[-1]
+    within: Tensor = found / found.norm().clamp(min=1.0)
+    return within
 
 
 def _part(plan: pp.Plan, steps: int) -> pp.Plan:

@@ -22,6 +22,8 @@ _TOP |= {"paper", "clients"}
 _METHODS = ("uniform", "exclude", "sample", "scale", "ceiling", "none")
 CENTRED = "centred"
 """The scaling whose centre the first steps of a plan estimate: see `reproductions.centring`."""
+LEAST_CENTRED = 2
+"""Steps: one at least for the centre, one for the rest."""
 
 
 class Unfinished(PrivyPurseError):
@@ -189,8 +191,22 @@ def _check(table: Rivals) -> None:
             integer(getattr(settings, name), name)
         if not settings.decays:
             raise InvalidInput("settings.decays is empty; give at least [0.0]")
-        if settings.scaling == CENTRED and (settings.network != "probe" or table.clients is not None):
-            raise InvalidInput(f'scaling "{CENTRED}" is for network "probe" with all records in one place')
+    _check_centred(table)
+
+
+def _check_centred(table: Rivals) -> None:
+    """Any network and number of steps of the search may meet the scaling."""
+
+    def tried(name: str) -> set[Any]:
+        grids = (stage.grid.get(name, ()) for stage in table.stages)
+        return {getattr(table.settings, name), *(value for grid in grids for value in grid)}
+
+    if CENTRED not in tried("scaling"):
+        return
+    if tried("network") != {"probe"} or table.clients is not None:
+        raise InvalidInput(f'scaling "{CENTRED}" is for network "probe" with all records in one place')
+    if min(tried("steps")) < LEAST_CENTRED:
+        raise InvalidInput(f'scaling "{CENTRED}" takes {LEAST_CENTRED} steps or more, one of them for the centre')
 
 
 def _is_threshold(method: str) -> bool:

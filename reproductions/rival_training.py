@@ -61,8 +61,10 @@ def trained(
     sizes: dict[str, Any] = {"steps": settings.steps, "batch_size": settings.batch_size}
     plan = None if method == "none" else plan_of(method, epsilon, delta, clip_norm=settings.clip_norm, **sizes)
     rate = settings.learning_rate if plan is None else step_length(plan, settings)
+    left = plan
     if settings.scaling == CENTRED:
-        model = centring.Centred(centring.centre(records[0], plan, seed), model)
+        first, left = (None, None) if plan is None else centring.parts(plan)
+        model = centring.Centred(centring.centre(records[0], first, seed), model)
     averages = Averages(model, settings.decays)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     large = sum(weight.numel() for weight in model.parameters()) > _LARGE_MODEL
@@ -74,7 +76,7 @@ def trained(
         train_ordinarily(model, optimizer, records, losses, **sizes, max_physical_batch=most)
         return model, averages, {"learning_rate": rate}
     how: dict[str, Any] = {"execution": pp.Execution(max_physical_batch=most), "scheduler": averages, "seed": seed}
-    left = centring.rest(plan) if settings.scaling == CENTRED else plan
+    assert left is not None
     done = pp.train(model, optimizer, TensorDataset(*records), left, losses, **how)
     said = {
         "learning_rate": rate,

@@ -1,10 +1,13 @@
 """Features less their centre: it is what people's weights make it, and all steps together are the plan's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from privypurse.errors import InvalidInput
 from privypurse.plans.promise import Promise
 from reproductions import centring, rival_training
 from reproductions.choice import CENTRED, Settings
@@ -31,7 +34,7 @@ def test_the_centre_is_the_mean_by_everybodys_weight(method: str) -> None:
     rates = torch.as_tensor(plan.rates).float()
     weight = rates * torch.as_tensor(plan.clip_norms).float()
     expected = (weight @ features) / weight.sum()
-    found = centring.centre(features, plan, seed=1)
+    found = centring.centre(features, centring.parts(plan)[0], seed=1)
     # 100 steps: noise of σ C / (100 Σ qc) in each of the sums, and who is drawn.
     noise = plan.noise_multiplier * plan.clip_norm / (10 * float(weight.sum()))
     drawn = float((weight**2 / rates.clamp_min(1e-9)).sum().sqrt() / (10 * weight.sum()))
@@ -45,11 +48,13 @@ def test_the_centre_is_the_mean_by_everybodys_weight(method: str) -> None:
 def test_the_steps_of_both_parts_are_those_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     features, epsilon = two_groups()
     labels = torch.as_tensor(np.repeat([0, 1], N // 2))
-    taken, train = [], centring.pp.train
+    taken, trained, train = [], [], centring.pp.train
 
     def seen(*given, **options):
         taken.append((given[3], options["seed"]))
-        return train(*given, **options)
+        done = train(*given, **options)
+        trained.append((given[0], given[2].tensors[0]))
+        return done
 
     monkeypatch.setattr(centring.pp, "train", seen)
     model, _, said = rival_training.trained(
@@ -69,7 +74,45 @@ def test_the_steps_of_both_parts_are_those_of_the_plan(monkeypatch: pytest.Monke
             plan.batch_size,
         )
     assert said["spent"] == sorted({round(float(each), 4) for each in plan.spent_by_level()})
+    # What centres the records of the other steps is what the first steps released, and nothing more exact.
+    (sums, _), (network, records) = trained
+    released = sums.weight.detach()[:, 0]
     assert isinstance(model, centring.Centred)
+    assert model is network
+    assert torch.equal(model.centre, released[:-1] / released[-1])
+    assert torch.equal(records, features)
+
+
+def test_what_noise_alone_says_is_no_centre(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean of vectors of length 1 is no longer than that, and weights below 0 are noise."""
+    features, epsilon = two_groups()
+    plan = plan_of("sample", epsilon, 1e-5, steps=80, batch_size=200, clip_norm=0.1)
+    for last, expected in ((-1.0, torch.zeros(WIDTH)), (0.01, torch.eye(WIDTH)[0]), (10.0, torch.eye(WIDTH)[0] / 5)):
+
+        def told(sums, *_, last=last, **__):
+            sums.weight.detach()[:, 0] = torch.tensor([2.0, *[0.0] * (WIDTH - 1), last])
+
+        monkeypatch.setattr(centring.pp, "train", told)
+        assert torch.equal(centring.centre(features, centring.parts(plan)[0], seed=1), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda plan: replace(plan, promise=Promise.NONE), "promise is 'none'"),
+        (lambda plan: replace(plan, promise=Promise.PART), "promise is 'part'"),
+        (lambda plan: replace(plan, shape=replace(plan.shape, extra_steps=20)), "extra_steps"),
+        (lambda plan: replace(plan, shape=replace(plan.shape, steps=1)), "steps is 1"),
+        (lambda plan: replace(plan, shape=replace(plan.shape, steps=80_000)), "spends more than it promises"),
+    ],
+)
+def test_only_a_whole_plan_that_is_kept_is_taken_apart(change, said) -> None:
+    _, epsilon = two_groups()
+    plan = plan_of("sample", epsilon, 1e-5, steps=80, batch_size=200, clip_norm=0.1)
+    first, rest = centring.parts(plan)
+    assert first.steps + rest.steps == plan.steps
+    with pytest.raises(InvalidInput, match=said):
+        centring.parts(change(plan))
 
 
 def test_records_are_centred_each_by_itself() -> None:

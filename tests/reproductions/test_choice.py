@@ -100,6 +100,7 @@ def test_a_choice_is_checked_before_anything_is_trained(change, said) -> None:
         ({"choice_seeds": [3]}, "table small has no 'choice_seeds'; it has about, budgets, choice, clients, data"),
         ({"settings": {"walk": 0.0}}, "walk"),
         ({"settings": {"scaling": "centred"}}, 'is for network "probe"'),
+        ({"settings": {"scaling": "centred", "network": "probe", "steps": 1}}, "takes 2 steps or more"),
         (
             {
                 "settings": {"scaling": "centred", "network": "probe"},
