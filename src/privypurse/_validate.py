@@ -137,3 +137,19 @@ def refuse(
     more = f" ({count:,} such entries in all)" if count > 1 else ""
     said = f"is {values[row]!s}" if shown else "holds a number that is not shown"
     raise InvalidInput(f"{place} {said}, {complaint}{more}")
+
+
+def require_same_order(name: str, reference: Any, **given: Any) -> None:
+    """Raise where pandas says that entries are of other rows than ``name``, or in another order.
+
+    By place, ε would go to other people than those who granted it (rule 13).
+    """
+    index = getattr(reference, "index", None)
+    for other, each in given.items():
+        own: Any = getattr(each, "index", None)
+        if hasattr(index, "equals") and hasattr(own, "equals") and not own.equals(index):
+            raise InvalidInput(
+                f"{other} has another index than {name}: are these entries of the same rows, in the same order? Give "
+                f"{other}.loc[{name}.index] if the index says whose they are, or {other}.to_numpy() if they are in "
+                f"{name}'s order"
+            )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from privypurse._validate import first_where, float_vector, integer, real, refuse
+from privypurse._validate import first_where, float_vector, integer, real, refuse, require_same_order
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets import ladder
 from privypurse.budgets.levels import Levels, grouped
@@ -51,6 +51,7 @@ class Budgets:
     """For each record, which unit it belongs to: 0 … people-1 in order of first appearance."""
 
     def __init__(self, epsilon: Any, delta: Any = DEFAULT_DELTA, person: Any = None) -> None:
+        require_same_order("epsilon", epsilon, delta=delta, person=person)
         eps = float_vector(epsilon, "epsilon")
         _check_epsilon(eps)
         dlt = _checked_delta(delta, eps.size)
@@ -174,6 +175,7 @@ class Budgets:
         cls, levels: Any, epsilon: Mapping[Any, float], delta: Any = DEFAULT_DELTA, person: Any = None
     ) -> Budgets:
         """From categories, one for each record. The mapping category → ε is the regulator's."""
+        require_same_order("levels", levels, delta=delta, person=person)
         return cls(epsilon_of_levels(levels, epsilon), delta=delta, person=person)
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from privypurse._totals import say_not_kept
-from privypurse._validate import integer, one_of, real
+from privypurse._validate import integer, one_of, real, require_same_order
 from privypurse.accounting.filters import CURRENCIES, Filter
 from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets.budgets import Budgets
@@ -119,6 +119,7 @@ class Analyst:
             if isinstance(person, str):
                 self._column(person)  # is there one?
                 person = list(data[person])
+            require_same_order("data", data, person=person)
             return budgets.owners_of(person, self._rows.count)
         if person is not None:
             raise InvalidInput("person is given, but the budgets have no ids; give them too: Budgets(…, person=ids)")

@@ -36,7 +36,7 @@ class Cost:
 
     def in_words(self) -> str:
         """ε is rounded up to three digits."""
-        return f"ε = {_up(self.epsilon)} at δ = {_plain(self.delta)} by itself"
+        return f"ε = {rounded_up(self.epsilon)} at δ = {_plain(self.delta)} by itself"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ def in_short(number: float) -> str:
     return f"{float(f'{number:.2g}'):g}"
 
 
-def _up(number: float) -> str:
+def rounded_up(number: float) -> str:
     """Three digits, rounded up: what is told is not less than what it costs."""
     if not 0 < number < math.inf:
         return f"{number:g}"

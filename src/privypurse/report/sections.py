@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 
 from privypurse.audit.result import AuditResult
 from privypurse.ledger.bets import GUESSES, right_guesses
+from privypurse.queries.answers import rounded_up
 from privypurse.report.charts import Chart
 from privypurse.report.facts import InternalFacts, PublicFacts
 from privypurse.report.numbers import percent
@@ -77,7 +78,7 @@ def _epsilon(facts: PublicFacts) -> str:
     if facts.seeded:
         return "none"
     if facts.answer is not None:
-        return f"at most {facts.answer['cost']['epsilon']:.4g} for whoever the question touches"
+        return f"at most {rounded_up(facts.answer['cost']['epsilon'])} for whoever the question touches"
     told = []
     if facts.levels:
         told.append("each person's own: " + ", ".join(_named(*level) for level in facts.levels.items()))
@@ -88,6 +89,8 @@ def _epsilon(facts: PublicFacts) -> str:
 
 def _delta(facts: PublicFacts) -> str:
     """With what it means: the definition of (ε, δ)-differential privacy in words."""
+    if facts.answer is not None and "delta" in facts.answer["cost"]:
+        return f"{facts.answer['cost']['delta']:g}".replace("e-0", "e-") + ", at which the cost is told"
     if facts.delta is None:
         return NOT_STATED
     told = f"{facts.delta:g}".replace("e-0", "e-") + " for everybody"

@@ -38,18 +38,6 @@ def budgets_of_rows(budgets: Any, ids: Any, rows: int, epsilon: Any, delta: Any)
     return made
 
 
-def require_same_order(X: Any, **given: Any) -> None:
-    """Raise where pandas says that entries are of other rows than X, or in another order: ε would go to others."""
-    index = getattr(X, "index", None)
-    for name, each in given.items():
-        own: Any = getattr(each, "index", None)
-        if hasattr(index, "equals") and hasattr(own, "equals") and not own.equals(index):
-            raise InvalidInput(
-                f"{name} has another index than X: are these entries of the same rows, in the same order? Give "
-                f"{name}.loc[X.index] if the index says whose they are, or {name}.to_numpy() if they are in X's order"
-            )
-
-
 def _require_fitting(budgets: Budgets, ids: Any, rows: int) -> None:
     if budgets.person is not None and ids is None:
         raise InvalidInput("budgets are of people by id; give ids=, the id of each row's owner in the order of X")

@@ -10,11 +10,11 @@ import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from privypurse._validate import require_same_order
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.datasets.encoding import Range
 from privypurse.errors import InvalidInput
 from privypurse.sklearn import networks
-from privypurse.sklearn.budgets_of_rows import require_same_order
 from privypurse.sklearn.inputs import as_numbers, checked
 from privypurse.sklearn.private_estimator import PrivateEstimator
 from privypurse.sklearn.said import LabelsNotPrivate
@@ -123,7 +123,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         are one unit.
         """
         self._begin(more)
-        require_same_order(X, budgets=budgets, ids=ids)
+        require_same_order("X", X, budgets=budgets, ids=ids)
         cells, labels = checked(self, X, y, dtype=self._cells)
         check_classification_targets(labels)
         labels = _plain(labels)
@@ -251,7 +251,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, budgets: Any = None, ids: Any = None, **more: Any) -> Self:
         """As that of `PrivateClassifier`, with numbers for y."""
         self._begin(more)
-        require_same_order(X, budgets=budgets, ids=ids)
+        require_same_order("X", X, budgets=budgets, ids=ids)
         ends = self._range()
         cells, numbers = checked(self, X, y, dtype=self._cells, y_numeric=True)
         target = torch.as_tensor(ends.scaled(as_numbers(numbers)).astype(np.float32))

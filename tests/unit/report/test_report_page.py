@@ -377,6 +377,16 @@ def test_an_answer_has_a_report_too(tmp_path: Path) -> None:
     assert complaints(html) == []  # nothing to draw: no library
 
 
+def test_the_cost_of_an_answer_is_rounded_up_and_told_with_its_delta(tmp_path: Path) -> None:
+    """A bound that is rounded to the nearest digit may lie below what it bounds (rule 4)."""
+    cost = {"epsilon": 0.16004231, "delta": 1e-6}
+    answer = {"value": 12.5, "noise": 20.0, "note": "", "cost": cost, "says": "costs ε = 0.161 at δ = 1e-6"}
+    RunFolder.begin(tmp_path, "query").add_json("answer.json", answer, public=True)
+    shown = text_of(page.report(tmp_path))
+    assert "at most 0.161 for whoever the question touches" in shown
+    assert "1e-6, at which the cost is told" in shown
+
+
 def test_an_edition_that_does_not_exist_is_named(run: Path) -> None:
     with pytest.raises(pp.InvalidInput, match="edition is 'both'; choose 'public' or 'internal'"):
         page.report(run, edition="both")
