@@ -31,7 +31,7 @@ class Readable(Dataset[Any]):
                 "data set is like, and nobody's own may"
             )
         self._inner, self._told = inner, set[int]()
-        self._blank = _blank_like(example)
+        self.blank = _blank_like(example)
 
     def __len__(self) -> int:
         return len(self._inner)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ class Readable(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
         try:
             found = _parts(self._inner[index])
-            if _kinds(found) == _kinds(self._blank):
+            if _kinds(found) == _kinds(self.blank):
                 return found
             why = "its shape or type is not that of the example"
         except Exception as error:  # what it says is about somebody's record: it is said here and nowhere else
@@ -47,7 +47,7 @@ class Readable(Dataset[Any]):
         if index not in self._told:
             self._told.add(index)
             _log.warning("record %d is left blank: %s", index, why)
-        return self._blank
+        return self.blank
 
 
 def _blank_like(example: Any) -> tuple[Tensor, ...]:
@@ -58,6 +58,28 @@ def _blank_like(example: Any) -> tuple[Tensor, ...]:
     except Exception as error:
         why = f"{type(error).__name__} {error}".strip()
         raise InvalidInput(f"example must be inputs and a label, as tensors or numbers ({why})") from None
+
+
+class _Nobodys(Dataset[Any]):
+    """One record that cannot be read."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        raise LookupError("nobody here has a record now")
+
+
+def standing_in(dataset: Dataset[Any], example: Any) -> Readable:
+    """For a data set in which nobody has a record now: a blank one, so that a round goes on as any other."""
+    return Readable(_Nobodys(), kind_of(dataset) if type(dataset) is TensorDataset else example)
+
+
+def kind_of(dataset: Dataset[Any]) -> tuple[Tensor, ...]:
+    """A record of the same shapes and types as those here, of which there may be none."""
+    if type(dataset) is TensorDataset:
+        return tuple(tensor.new_zeros(tensor.shape[1:]) for tensor in dataset.tensors)
+    return dataset.blank if isinstance(dataset, Readable) else _parts(dataset[0])
 
 
 def made_up_like(record: tuple[Tensor, ...], size: int) -> TensorDataset:

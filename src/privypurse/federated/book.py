@@ -53,6 +53,7 @@ class Book:
         try:
             content = json.loads(file.content)
             self._refuse_another(content)
+            self._refuse_uncounted(content["begun"])
         except BaseException:
             file.close()
             raise
@@ -77,6 +78,15 @@ class Book:
         if found["begun"][: len(known)] != known:
             raise InvalidInput(
                 f"{self.folder / _FILE} has counted fewer rounds than before: it is an old copy. Put the newest back"
+            )
+
+    def _refuse_uncounted(self, begun: Sequence[int]) -> None:
+        """A round is counted before it is answered, so an answer beside a book that does not count it is newer."""
+        answered = {int(path.stem.removeprefix("answer-")) for path in self.folder.glob("answer-*.npz")}
+        if uncounted := sorted(answered - set(begun)):
+            raise InvalidInput(
+                f"{self.folder / _FILE} does not count round {uncounted[0]}, which was answered: it is an old copy. "
+                "Put the newest back, or take another folder and mind that everybody's ε is spent again"
             )
 
     @property

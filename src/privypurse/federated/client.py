@@ -20,7 +20,7 @@ from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.budgets.person_ids import applied, texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError, Unsupported
-from privypurse.federated.blank_records import Readable
+from privypurse.federated.blank_records import Readable, standing_in
 from privypurse.federated.book import Book
 from privypurse.federated.ledger_account import LedgerAccount, require_ledger
 from privypurse.federated.local_training import require_trainable, round_plan, sgd
@@ -101,14 +101,21 @@ class Client:
         The offer is kept as offer.json in ``folder``, so that the account can be read later.
         """
         _refuse_unfit(dataset, new_model, offer, adversary)
+        if ledger is None and (at_most is not None or purpose):
+            given = f"at_most is {at_most!r}" if at_most is not None else f"purpose is {purpose!r}"
+            raise InvalidInput(f"{given}, which a run has in a ledger; give ledger= too, or leave it out")
         if ledger is not None:
             require_ledger(ledger, offer, budgets, at_most)
         else:
             say_not_kept(seed)
+        if budgets.person is not None and len(dataset) == 0:  # type: ignore[arg-type]
+            # The blank record is one of people who pay in any case, whoever has records.
+            dataset, person = standing_in(dataset, example), budgets.people_ids()[:1]
         owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
-        self._dataset = dataset if type(dataset) is TensorDataset else Readable(dataset, example)
+        ready = type(dataset) in (TensorDataset, Readable)
+        self._dataset = dataset if ready else Readable(dataset, example)
         require_trainable(self._dataset, new_model, loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.digest, whose_records(dataset, budgets))
@@ -241,15 +248,17 @@ def _refuse_unfit(dataset: Dataset[Any], new_model: Any, offer: Any, adversary: 
         raise InvalidInput(f"offer is a {type(offer).__name__}; a server's is Offer.of(terms)")
     if isinstance(new_model, nn.Module):
         raise InvalidInput("new_model is a model; give a function that makes one: partial(nn.Linear, 8, 2)")
-    if len(dataset) == 0:  # type: ignore[arg-type]
-        raise InvalidInput("this client has no records; leave it out, or give it some")
     one_of(adversary, "adversary", ADVERSARIES)
     if adversary == "server" and offer.terms.adversary != "server":
         raise InvalidInput('these terms keep ε against the public only; join them with adversary="public", or not')
 
 
 def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
-    """For each record its owner, by id; None where budgets have no ids and hold for the records in order."""
+    """For each record its owner, by id; None where budgets have no ids and hold for the records in order.
+
+    Who has no record, or several, is no error: a client that fails would tell the server (rule 13). Somebody's
+    records are clipped as one.
+    """
     keyed_ids = budgets.keyed_ids()
     if keyed_ids is None and person is None:
         if len(budgets) != records:
@@ -257,7 +266,8 @@ def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
         return None
     if person is None:
         raise InvalidInput("budgets have ids and are matched by id; give person=, the id of each record's owner")
-    return applied(keyed_ids, person, "list of budgets", records)[1]
+    anybody = None if keyed_ids is None else replace(keyed_ids, one_each=False)
+    return applied(anybody, person, "list of budgets", records)[1]
 
 
 def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book, at_most: float | None) -> Plan:

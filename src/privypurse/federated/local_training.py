@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from privypurse.arrays import AnyArray, FloatArray
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning
-from privypurse.federated.blank_records import made_up_like
+from privypurse.federated.blank_records import kind_of, made_up_like
 from privypurse.federated.parameters import put, state_of, trained_in
 from privypurse.federated.terms import Terms
 from privypurse.plans import Plan, TrainingShape
@@ -51,7 +51,7 @@ def require_trainable(dataset: Dataset[Any], new_model: Callable[[], nn.Module],
     """
     if type(dataset) is TensorDataset:
         for tensor in dataset.tensors:
-            fine = torch.isfinite(tensor.reshape(len(tensor), -1)).all(1)
+            fine = torch.isfinite(tensor.flatten(1) if tensor.dim() > 1 else tensor[:, None]).all(1)
             if not fine.all():
                 # Said here and not raised: a refusal would tell the server what is in somebody's record.
                 warnings.warn(
@@ -70,7 +70,7 @@ def require_trainable(dataset: Dataset[Any], new_model: Callable[[], nn.Module],
             warnings.simplefilter("ignore", PrivyPurseWarning)  # seeded: nothing of it is released
             for size in (1, _TRIED):  # a draw may be of one
                 plan = round_plan(shape, np.ones(1), np.ones(1), np.zeros(size, dtype=np.int64))
-                records = made_up_like(dataset[0], size)
+                records = made_up_like(kind_of(dataset), size)
                 for forgiving in (False, True):  # one checks isolation, the other is how rounds are trained
                     train(model, optimizer, records, plan, loss_fn, execution=eagerly, seed=0, forgiving=forgiving)
             _require_alike(model, new_model, records, loss_fn)

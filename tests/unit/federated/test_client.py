@@ -198,9 +198,54 @@ def test_no_terms_and_no_parameters_make_a_record_count_for_more_than_its_clip_n
     assert abs(answer(1.0) - answer(0.0)) <= 1.001
 
 
-def test_no_records_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(pp.InvalidInput, match="no records"):
-        made(tmp_path, dataset=records(size=0))
+IDS = np.array([f"P{number}" for number in range(EPSILON.size)])
+
+
+def test_without_ids_there_is_a_record_for_each_budget(tmp_path: Path) -> None:
+    with pytest.raises(pp.InvalidInput, match="0 records but 9 budgets"):
+        made(tmp_path, dataset=records(size=0), budgets=pp.Budgets(EPSILON, delta=TERMS.delta))
+
+
+@pytest.mark.parametrize("owners", [[], ["P3"], [*IDS, "P3"], ["P3", "P3"]], ids=["nobody", "one", "twice", "alone"])
+def test_whether_somebody_has_no_row_or_a_second_one_fails_nothing(tmp_path: Path, owners: list[str]) -> None:
+    """A client that fails tells the server so: then it would tell whether P3 is in the data (rule 13)."""
+    budgets = pp.Budgets(EPSILON, delta=TERMS.delta, person=IDS)
+    client = made(tmp_path, dataset=records(size=len(owners)), budgets=budgets, person=owners)
+    update = client.answer(1, STATE)
+    assert client.joined == 1
+    assert all(np.isfinite(value).all() and value.any() for value in update.values())
+
+
+def test_where_nobody_has_a_record_the_answer_is_noise_alone(tmp_path: Path) -> None:
+    """With next to no noise: what stands in for missing records contributes nothing, though its owner is drawn."""
+    budgets = pp.Budgets(np.full(9, 30.0), delta=TERMS.delta, person=IDS)
+    table = CertifiedTable(np.array([1.0]), np.array([20.0]))
+    sizes = []
+    for name, owners in (("nobody", []), ("all", IDS)):
+        quiet = Offer(replace(TERMS, noise_multiplier=1.0, clip_norm=1e-3 if not len(owners) else 1.0), table)
+        client = made(tmp_path / name, dataset=records(len(owners)), budgets=budgets, person=owners, offer=quiet)
+        sizes.append(max(float(np.abs(value).max()) for value in client.answer(1, STATE).values()))
+    assert sizes[0] < 5e-3 < sizes[1]
+
+
+def test_a_cap_without_a_ledger_is_refused(tmp_path: Path) -> None:
+    """It was taken and kept by nobody: everybody spent the whole of their ε."""
+    for given in ({"at_most": 0.5}, {"purpose": "buses"}):
+        with pytest.raises(pp.InvalidInput, match="give ledger= too"):
+            made(tmp_path, **given)
+
+
+def test_a_book_that_is_older_than_an_answer_beside_it_is_an_old_copy(tmp_path: Path) -> None:
+    client = made(tmp_path)
+    client.answer(1, STATE)
+    client.close()
+    before = (tmp_path / "book").read_bytes()
+    client = made(tmp_path)
+    client.answer(2, STATE)
+    client.close()
+    (tmp_path / "book").write_bytes(before)
+    with pytest.raises(pp.InvalidInput, match="does not count round 2"):
+        made(tmp_path)
 
 
 @pytest.mark.parametrize("number", [8, 10])
