@@ -169,6 +169,36 @@ def test_training_under_the_tables_own_ledger(capsys, ledger):
     assert run(capsys, f"train config.toml --dry-run {way}")[0] == 0
 
 
+def test_nobody_has_a_second_purse_by_being_named_in_a_ledger_of_rows(capsys, ledger):
+    """Not by the name of a column of ids, nor by one of numbers, which rows are known by."""
+    assert run(capsys, "query visits.csv count --noise 50")[0] == 0
+    own = "--ledger sqlite:///visits.csv.ledger --key visits.csv.ledger.key"
+    lines = Path("visits.csv").read_text().splitlines()
+    ids = ["id", *map(str, range(len(lines) - 1))]
+    Path("named.csv").write_text("".join(f"{one},{line}\n" for one, line in zip(ids, lines, strict=True)))
+    Path("config.toml").write_text(CONFIG)
+    for line in (
+        f"ledger import visits.csv --person who {own}",
+        f"ledger import named.csv --person id --dry-run {own}",
+        f"ledger import named.csv --person id {own}",
+        f"ledger consent --join --person Z1 --epsilon 1 {own}",
+        f"query visits.csv --person who {own} count --noise 50",
+        f"query named.csv --person id {own} count --noise 50",
+        f"train config.toml --dry-run {own}",
+    ):
+        code, out, err = run(capsys, line)
+        assert (line, code, out) == (line, 2, "")
+        assert "this ledger has a purse for each row of one data set" in " ".join(err.split())
+        assert "move its purses to another ledger: privypurse ledger import --purses" in " ".join(err.split())
+    assert run(capsys, "query visits.csv count --noise 50")[0] == 0
+    shown = run(capsys, f"ledger show --ledger {own.split()[1]}")[1]
+    assert "one purse for each row (other rows of the same person have purses of their own)" in shown
+    assert "this one row; other rows of yours" in run(capsys, f"receipt --person 0 {own}")[1]
+    way = f"ledger import --purses visits.csv.ledger --table visits.csv --person who {NAMED}"
+    assert run(capsys, way)[0] == 0
+    assert (ledger.spent(ledger.members(PEOPLE)) > 0).all()
+
+
 def test_rows_go_on_as_people_beside_the_same_table(capsys):
     assert run(capsys, "query visits.csv count --noise 20")[0] == 0
     code, _, err = run(capsys, "ledger import --purses visits.csv.ledger --table visits.csv --person who")

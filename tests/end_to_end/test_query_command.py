@@ -111,7 +111,7 @@ def test_nothing_printed_depends_on_who_is_out(capsys, people):
 
 
 def test_persons_and_one_epsilon_for_all(capsys, people):
-    code, out, err = run(capsys, "people.csv --epsilon 2 --person who --seed 1 count --noise 0.9")
+    code, out, err = run(capsys, "people.csv --epsilon 2 --person who --seed 1 count --noise 9")
     assert (code, err) == (0, "")
     assert "NOT private" in out
     code, out, _ = run(capsys, "people.parquet --epsilon 50 --person who --seed 1 count --noise 0.9")
@@ -149,7 +149,7 @@ def test_new_purses_are_told_once(capsys, people):
 
 
 def test_a_mean_of_nobody_says_that_it_is_none(capsys, people):
-    _, out, _ = run(capsys, "people.csv --seed 1 mean pay --lower 0 --upper 1000 --noise 2 --where 'age > 200'")
+    _, out, _ = run(capsys, "people.csv --seed 1 mean pay --lower 0 --upper 1000 --noise 20 --where 'age > 200'")
     assert "mean: 500" in out
     assert "the middle of the range, not an answer" in out
     assert "±" not in out
@@ -351,12 +351,17 @@ def test_how_to_answer_may_be_said_before_the_question_or_after_it(people, capsy
 
 def test_a_question_under_a_ledger_is_charged_there_for_whatever_rows(capsys, people, ledger, tmp_path):
     who = sorted(set(people["who"].to_pylist()))
-    code, out, err = run(capsys, f"{UNDER} --purpose 'to plan wards' --json --out asked count --noise 4")
+    # At noise 4 a count costs 16/(2·16) = 0.5 nats at order 16: more than ε = 1 holds, so nobody would be counted.
+    code, out, err = run(capsys, f"{UNDER} count --noise 4")
+    assert (code, out) == (2, "")
+    assert "noise alone would be told" in err
+    asked = "count --noise 6 --where 'age > 200'"  # nobody, and nobody pays
+    code, out, err = run(capsys, f"{UNDER} --purpose 'to plan wards' --json --out asked {asked}")
     assert (code, err) == (0, "")
     answer = json.loads(out)
     assert answer["unit"] == "person"
-    # At noise 4 a count costs 16/(2·16) = 0.5 nats at order 16: more than ε = 1 holds, so nobody is counted.
-    assert abs(answer["value"]) < 4 * 7
+    assert answer["note"] == "whoever allows ε = 0.5 cannot pay for this, even with a full purse"
+    assert abs(answer["value"]) < 6 * 7
     assert {name: file.public for name, file in RunFolder.open("asked").files.items()} == {
         "answer.json": True,
         "question.json": False,

@@ -66,6 +66,12 @@ class Budgets:
     def __len__(self) -> int:
         return int(self.epsilon.size)
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
+        """These budgets as a whole at each entry: scikit-learn cuts what has as many entries as there are rows."""
+        whole = np.empty(len(self), dtype=object)
+        whole.fill(self)
+        return whole
+
     def __repr__(self) -> str:
         low, high = float(self.epsilon.min()), float(self.epsilon.max())
         who = "" if self.person is None else f", {self.people:,} people"

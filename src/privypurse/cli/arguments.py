@@ -142,8 +142,8 @@ def anchor_of(options: argparse.Namespace) -> Path | None:
 
 
 def require_latest_beside(ledger: Ledger, *folders: Path) -> None:
-    """Raise if a run in one of these folders knows more of this ledger than there is in it."""
-    for folder in {one.resolve() for one in folders}:
+    """Raise if a run in one of these folders, or beside the ledger's file, knows more of it than there is in it."""
+    for folder in {one.resolve() for one in (*folders, ledger.folder) if one is not None}:
         ledger.require_latest(folder / "run")  # as one that is to lie there, beside all others
 
 
@@ -183,6 +183,17 @@ def open_ledger(options: argparse.Namespace) -> Ledger:
     new_anchor = getattr(options, "new_anchor", False)
     key = getattr(options, "key", None)
     return Ledger.open(ledger_url(options), key=key, anchor=anchor_of(options), new_anchor=new_anchor)
+
+
+def open_latest(options: argparse.Namespace, *folders: Path) -> Ledger:
+    """The ledger that the options name, for who shows people what is in it, or records there what they said.
+
+    An old copy would show fuller purses and lose what is recorded: it is refused by the anchors that `query` and
+    `ledger verify` look at too, and by those in these folders.
+    """
+    ledger = open_ledger(options)
+    require_latest_beside(ledger, Path(), *folders)
+    return ledger
 
 
 def require_key(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import privypurse as pp
 from privypurse.cli import purse_import
-from privypurse.cli.arguments import levels, open_ledger, person_id, writing
+from privypurse.cli.arguments import levels, open_latest, open_ledger, person_id, writing
 from privypurse.cli.ledger_command import Command
 from privypurse.cli.showing import say
 
@@ -46,7 +46,7 @@ def _import(options: argparse.Namespace, console: Console) -> None:
             "give --epsilon, a column of ε, or --level, a column of choices, with --levels, their ε; given is "
             + ", ".join(f"--{name}" for name in ("epsilon", "level", "levels") if vars(options)[name])
         )
-    ledger = open_ledger(options)
+    ledger = open_latest(options, *(table.resolve().parent for table in options.tables))
     found = ledger.import_tables(
         options.tables,
         person=options.person or "person",
@@ -85,7 +85,7 @@ def _consent_options(command: argparse.ArgumentParser) -> None:
 
 
 def _consent(options: argparse.Namespace, console: Console) -> None:
-    ledger = open_ledger(options)
+    ledger = open_latest(options)
     if options.merge is not None:
         ledger.merge(options.person, options.merge)
     if options.withdraw:
@@ -173,7 +173,7 @@ def _forget_options(command: argparse.ArgumentParser) -> None:
 
 
 def _forget(options: argparse.Namespace, console: Console) -> None:
-    open_ledger(options).forget([options.person], recorded_by=options.recorded_by)
+    open_latest(options).forget([options.person], recorded_by=options.recorded_by)
     say(console, "forgotten: receipts show only what was spent in all (pseudonymous, not erased: see forget --help)")
 
 

@@ -16,9 +16,9 @@ from privypurse.cli.arguments import (
     anchor_of,
     ledger_url,
     numbers,
+    open_latest,
     open_ledger,
     require_key,
-    require_latest_beside,
     writing,
 )
 from privypurse.cli.ledger_command import Command
@@ -94,7 +94,8 @@ def _show_rungs(ledger: pp.Ledger, console: Console) -> None:
 def _show(options: argparse.Namespace, console: Console) -> None:
     ledger = open_ledger(options)
     shown = ledger.show()
-    say(console, f"ledger {shown.id}, one purse for each {shown.unit}, against: {shown.adversary}")
+    each = "row (other rows of the same person have purses of their own)" if ledger.by_row else shown.unit
+    say(console, f"ledger {shown.id}, one purse for each {each}, against: {shown.adversary}")
     _show_rungs(ledger, console)
     if shown.set_apart:
         say(console, f"set apart for releases known only as (ε, δ): {shown.set_apart:.0%} of every purse")
@@ -193,8 +194,7 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
     anchor = anchor_of(options)
     if options.new_anchor and anchor is None:
         raise pp.InvalidInput("--new-anchor begins the file that --anchor names; give --anchor FILE too")
-    ledger = open_ledger(options)
-    require_latest_beside(ledger, Path())
+    ledger = open_latest(options)
     found = ledger.verify()
     if found.problems:
         raise PromiseBroken(f"the ledger is not what it should be: {'; '.join(found.problems)}")
@@ -202,7 +202,7 @@ def _verify(options: argparse.Namespace, console: Console) -> None:
         console,
         f"{found.entries:,} entries, {found.runs:,} runs: the chain is whole, and nobody's purse is overdrawn",
     )
-    if anchor is None:
+    if anchor is None and ledger.anchor_file is None:  # the one beside the file was asked where none was named
         say(
             console,
             "Whether this is the latest copy of the ledger cannot be told without its anchor: name that file, or the "
@@ -296,8 +296,9 @@ the other one away.
         """
 Recompute the chain of entries, every cap and everybody's sums from raw entries, by other code than that which
 charges. Exit code 1: something does not fit, and the error names it. --anchor also finds out that the end of the
-ledger is missing (exit code 2, as of every command); so does the folder of any run under it; folders of runs in the
-working folder are looked at unasked. A ledger that was made without an anchor gets one by --new-anchor.
+ledger is missing (exit code 2, as of every command); so does the folder of any run under it. Looked at unasked are
+the anchor that lies beside the ledger's file (people.csv.ledger.anchor), and folders of runs in the working folder
+and beside that file. A ledger that was made without an anchor gets one by --new-anchor.
 
   privypurse ledger verify --ledger sqlite:///purses.db --anchor anchor.json
   privypurse ledger verify --ledger sqlite:///purses.db --anchor my-run

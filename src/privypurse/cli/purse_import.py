@@ -11,7 +11,7 @@ from rich.console import Console
 import privypurse as pp
 from privypurse._validate import real
 from privypurse.arrays import AnyArray
-from privypurse.cli.arguments import ledger_is_named, number_or_name, open_ledger
+from privypurse.cli.arguments import ledger_is_named, number_or_name, open_latest
 from privypurse.cli.showing import say
 from privypurse.cli.table_purses import budgets_of, check_options, fingerprint_of, identity_of_table, private_path
 
@@ -78,7 +78,7 @@ def _ledger(
     from privypurse.queries.table_ledger import opened, table_ledger
 
     if ledger_is_named(options):
-        return open_ledger(options), False
+        return open_latest(options, options.table.resolve().parent), False
     private = private_path(options.table)
     if private.exists() and private.samefile(options.purses):
         raise pp.InvalidInput(

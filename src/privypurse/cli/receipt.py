@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from privypurse._storage import replace_text
-from privypurse.cli.arguments import add_ledger_options, open_ledger, person_id, writing
+from privypurse.cli.arguments import add_ledger_options, open_latest, person_id, writing
 from privypurse.cli.showing import say
 
 SHORT = "what one person allowed, what was used of it, and what that means"
@@ -19,7 +19,8 @@ what ε means as a bet, which promise was made, and how to withdraw. It holds no
 
 A ledger keeps no ids, only keyed hashes of them: its key is needed, as a file (--key) or in $PRIVYPURSE_LEDGER_KEY.
 A receipt is for the person alone, and files are written so that only you can read them. docs/receipts.md explains the
-fields of the JSON-LD, which has the names of ISO/IEC TS 27560:2023.
+fields of the JSON-LD, which has the names of ISO/IEC TS 27560:2023. An old copy of the ledger, which would show
+fuller purses, is refused by its anchor, and by the folders of runs in the working folder and beside the ledger.
 
 examples:
   privypurse receipt --ledger sqlite:///purses.db --key ledger.key --person C0431
@@ -36,7 +37,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    receipt = open_ledger(options).receipt(options.person, contact=options.contact)
+    receipt = open_latest(options).receipt(options.person, contact=options.contact)
     if options.html is None and options.json is None:
         say(console, receipt.text())
     if options.html is not None:

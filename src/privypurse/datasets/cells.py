@@ -21,6 +21,8 @@ from privypurse.errors import InvalidInput
 
 NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?|[iI]nf(inity)?)$"
 WRITTEN_AS_FLOAT = r"^(-?[0-9]+)\.0+$"
+EXACT = 2.0**53
+"""Below it a float holds every integer."""
 ISO = "%Y-%m-%d"
 _PARTS = {"%Y": "(?P<year>[0-9]{4})", "%m": "(?P<month>[0-9]{1,2})", "%d": "(?P<day>[0-9]{1,2})"}
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
@@ -59,7 +61,7 @@ def _objects(values: Any) -> AnyArray:
 
 def _text(cell: Any) -> str | None:
     """One object as the text that a file would hold."""
-    if isinstance(cell, np.generic):
+    if isinstance(cell, np.generic) and not isinstance(cell, np.float32):
         cell = cell.item()
     if isinstance(cell, bool):
         return "true" if cell else "false"
@@ -67,9 +69,29 @@ def _text(cell: Any) -> str | None:
         return cell.decode("utf-8", "replace")
     if isinstance(cell, datetime.date | datetime.datetime):
         return None if cell != cell else cell.isoformat()  # NaT is none
-    if isinstance(cell, str | int | float):
-        return None if cell != cell else str(cell).encode("utf-8", "replace").decode()
+    if isinstance(cell, float | np.float32):
+        return None if cell != cell else _float_text(cell)
+    if isinstance(cell, str | int):
+        return str(cell).encode("utf-8", "replace").decode()
     return None
+
+
+def _float_text(number: Any) -> str:
+    """As `_float_texts` writes it."""
+    if abs(number) < EXACT and number == int(number):
+        return str(int(number))
+    if 1e-6 <= abs(number) < 1e10:
+        return np.format_float_positional(number, trim="-")
+    return np.format_float_scientific(number, trim="-", exp_digits=1)
+
+
+def _float_texts(cells: Any) -> Any:
+    """Whole numbers as the integers that they are, and others as Arrow writes them, whole ones as 1e+10 too."""
+    if pa.types.is_float16(cells.type):
+        cells = cells.cast(pa.float64())
+    whole = pc.and_(pc.equal(pc.floor(cells), cells), pc.less(pc.abs(cells), pa.scalar(EXACT, cells.type)))
+    integers = pc.if_else(whole, cells, pa.scalar(None, cells.type)).cast(pa.int64())
+    return pc.coalesce(integers.cast(pa.string()), cells.cast(pa.string()))
 
 
 def texts(cells: Any, missing: Collection[str] = ()) -> Any:
@@ -90,12 +112,20 @@ def plain(text: Any) -> Any:
     return pc.replace_substring_regex(pc.utf8_trim_whitespace(text), WRITTEN_AS_FLOAT, r"\1")
 
 
-def words(given: Collection[str]) -> tuple[str, ...]:
-    """Public words as cells are compared with them."""
-    return tuple(plain(pa.array(list(given), pa.string())).to_pylist())
+def words(given: Collection[Any], name: str) -> tuple[str, ...]:
+    """Public words as cells are compared with them: True, 3 and a day become text as cells do."""
+    if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
+        raise InvalidInput(f"{name} is {given!r}; give a list of values, of one as in ({given!r},)")
+    found = [None if isinstance(word, datetime.datetime | np.datetime64) else _text(word) for word in given]
+    if None in found:
+        wrong = list(given)[found.index(None)]
+        raise InvalidInput(f"{name} holds {wrong!r}; list texts, numbers, days, True or False")
+    return tuple(plain(pa.array(found, pa.string())).to_pylist())
 
 
 def _as_text(cells: Any) -> Any:
+    if pa.types.is_floating(cells.type):
+        return _float_texts(cells)
     try:
         return cells.cast(pa.string())
     except (pa.ArrowException, NotImplementedError):  # bytes that are no UTF-8, or a kind without a text

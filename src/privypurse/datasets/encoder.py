@@ -42,7 +42,7 @@ class Encoder:
         if not self.columns:
             raise InvalidInput("an encoder needs at least one column")
         object.__setattr__(self, "columns", dict(self.columns))
-        object.__setattr__(self, "missing", words(self.missing))
+        object.__setattr__(self, "missing", words(self.missing, "missing"))
         seen = set(self.columns) & set(() if self.target is None else self.target.columns)
         if seen:
             raise InvalidInput(f"features holds {min(seen)!r}, which is what is to be learned; take it out")

@@ -101,7 +101,7 @@ class Flag:
 
     def __post_init__(self) -> None:
         for name in ("true", "false"):
-            object.__setattr__(self, name, tuple(word.lower() for word in cells.words(getattr(self, name))))
+            object.__setattr__(self, name, tuple(word.lower() for word in cells.words(getattr(self, name), name)))
         words = [*self.true, *self.false]
         if not self.true or not self.false or len(set(words)) < len(words):
             raise InvalidInput(
@@ -135,7 +135,7 @@ class Categories:
     kind: ClassVar[str] = "category"
 
     def __post_init__(self) -> None:
-        plain = cells.words(self.values)
+        plain = cells.words(self.values, "values")
         if not plain or "" in plain or len(set(plain)) != len(plain):
             raise InvalidInput(
                 f"the categories {list(self.values)} are none, or one of them is empty or listed twice (space around "

@@ -101,17 +101,12 @@ class Client:
         The offer is kept as offer.json in ``folder``, so that the account can be read later.
         """
         _refuse_unfit(dataset, new_model, offer, adversary)
-        if ledger is None and (at_most is not None or purpose):
-            given = f"at_most is {at_most!r}" if at_most is not None else f"purpose is {purpose!r}"
-            raise InvalidInput(f"{given}, which a run has in a ledger; give ledger= too, or leave it out")
         if ledger is not None:
             require_ledger(ledger, offer, budgets, at_most)
         else:
+            _refuse_words_of_ledgers(at_most, purpose)
             say_not_kept(seed)
-        if budgets.person is not None and len(dataset) == 0:  # type: ignore[arg-type]
-            # The blank record is one of people who pay in any case, whoever has records.
-            dataset, person = standing_in(dataset, example), budgets.people_ids()[:1]
-        owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
+        dataset, owner = _owned(dataset, budgets, person, example)
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
         ready = type(dataset) in (TensorDataset, Readable)
@@ -251,6 +246,22 @@ def _refuse_unfit(dataset: Dataset[Any], new_model: Any, offer: Any, adversary: 
     one_of(adversary, "adversary", ADVERSARIES)
     if adversary == "server" and offer.terms.adversary != "server":
         raise InvalidInput('these terms keep ε against the public only; join them with adversary="public", or not')
+
+
+def _refuse_words_of_ledgers(at_most: float | None, purpose: str) -> None:
+    given = [f"at_most is {at_most!r}"] * (at_most is not None) + [f"purpose is {purpose!r}"] * bool(purpose)
+    if given:
+        raise InvalidInput(f"{given[0]}, which a run has in a ledger; give ledger= too, or leave it out")
+
+
+def _owned(
+    dataset: Dataset[Any], budgets: Budgets, person: Any, example: Any
+) -> tuple[Dataset[Any], AnyArray | None]:
+    """The data set, and for each of its records the owner."""
+    if budgets.person is not None and len(dataset) == 0:  # type: ignore[arg-type]
+        # The blank record is one of people who pay in any case, whoever has records.
+        dataset, person = standing_in(dataset, example), budgets.people_ids()[:1]
+    return dataset, _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
 
 
 def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:

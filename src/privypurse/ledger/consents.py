@@ -106,6 +106,21 @@ def refuse_past(consent: Consent, now: int) -> None:
 
 def recorded(connection: Connection, numbers: IntArray) -> tuple[list[Consent], AnyArray]:
     """What is recorded beside the latest grants of these people: the different ones, and for each person which."""
+    found, which = _latest(connection, numbers)
+    each = [_read(entry.meta) for entry in found]
+    place = {one: number for number, one in enumerate(dict.fromkeys(each))}
+    return list(place), np.array([place[one] for one in each], dtype=np.int64)[which]
+
+
+def changed_by_others(connection: Connection, numbers: IntArray, recorder: str) -> AnyArray:
+    """For each of these people whether what they said last changed their grant, and was recorded by somebody else."""
+    found, which = _latest(connection, numbers)
+    others = [entry.kind == "consent" and entry.meta.get("recorded_by", "") != recorder for entry in found]
+    return np.array(others, dtype=bool)[which]
+
+
+def _latest(connection: Connection, numbers: IntArray) -> tuple[list[entries.Entry], AnyArray]:
+    """The latest grants of these people: the different entries, and for each person which."""
     blocks = np.unique(numbers // SIZE)
     latest = np.zeros(blocks.size * SIZE, dtype=np.int64)
     for begin in range(0, blocks.size, _AT_ONCE):
@@ -115,9 +130,7 @@ def recorded(connection: Connection, numbers: IntArray) -> tuple[list[Consent], 
             latest[places(blocks, listed)] = seq
     seqs, which = np.unique(latest[places(blocks, numbers)], return_inverse=True)
     found = entries.numbered(connection, seqs.tolist())
-    each = [_read(found[seq].meta) for seq in seqs.tolist()]
-    place = {one: number for number, one in enumerate(dict.fromkeys(each))}
-    return list(place), np.array([place[one] for one in each], dtype=np.int64)[which]
+    return [found[seq] for seq in seqs.tolist()], which
 
 
 def groups(which: AnyArray) -> Iterator[tuple[int, IntArray]]:

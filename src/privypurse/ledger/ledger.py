@@ -143,6 +143,7 @@ class Ledger(OpenLedger):
 
     def import_tables(self, tables: Sequence[Any], *, dry_run: bool = True, **said: Any) -> list[Difference]:
         """As `import_table`, of several tables at once: all of them, or none where one is wrong or ids come twice."""
+        self._require_takes_people()
         rows, key = [read_consents(table, **said) for table in tables], keys.required(self._key)
         require_right(rows, self.lifetime)
         with self._reading() if dry_run else self._writing() as connection:
@@ -150,11 +151,13 @@ class Ledger(OpenLedger):
 
     def members(self, ids: Any) -> Members:
         """People by id, as numbers. Unknown and doubled ids are errors; who has withdrawn is not."""
+        self._require_takes_ids()
         with self._reading() as connection:
             return people.members(connection, self.id, self.lifetime, ids, keys.required(self._key))
 
     def numbered(self, numbers: Any) -> Members:
         """People by the numbers that `members` gave them before; an id is always the same number."""
+        self._require_takes_ids()
         with self._reading() as connection:
             return people.numbered(connection, self.id, self.lifetime, numbers, self._key)
 

@@ -8,20 +8,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from privypurse.arrays import AnyArray
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput, PrivyPurseError
-from privypurse.ledger import anchors, copies, entries, history, keys, schema, verify
+from privypurse.ledger import anchors, consents, copies, entries, history, keys, row_purses, schema, verify
 from privypurse.ledger.chain import Anchor, canonical
 from privypurse.ledger.copies import Loss
 from privypurse.ledger.database import Database
 from privypurse.ledger.keys import KeySource
 from privypurse.ledger.lifetime import Lifetime, Rung
 from privypurse.ledger.verify import Verified
+
+if TYPE_CHECKING:
+    from privypurse.ledger.people import Members
 
 ADVERSARIES = ("server", "public")
 _UNIT = "person"
@@ -54,7 +58,7 @@ class OpenLedger:
         with database.reader() as connection:
             self._head(connection, None)
             row = connection.execute(sa.select(schema.ledger)).one()
-        self.id, self.unit, self.adversary = str(row.id), str(row.unit), str(row.adversary)
+        self.id, self.adversary = str(row.id), str(row.adversary)
         try:
             terms = json.loads(row.terms)
             self.lifetime = Lifetime(tuple(Rung(*rung) for rung in terms["rungs"]), terms["set_apart"])
@@ -62,6 +66,10 @@ class OpenLedger:
             """Whose purses these are, where whoever made the ledger said so."""
         except (ValueError, KeyError, TypeError) as error:
             raise PrivyPurseError(f"the terms of the ledger {database} are damaged ({error!r}); restore it") from None
+        self.by_row = row_purses.by_row(self.about)
+        """Whether its purses are rows' and not people's: nobody joins later."""
+        self.unit = row_purses.UNIT if self.by_row else str(row.unit)  # those made before it was told say "person"
+        self._takes_ids = not row_purses.by_number(self.about)
         if key is not None:
             key.check(self.id, bytes(row.key_mark))
 
@@ -113,7 +121,7 @@ class OpenLedger:
             anchors.refuse_there_already(anchor)
         with keys.found_or_made(key) as secret, _made(database, anchor) as connection:
             _first_entry(connection, lifetime, adversary, about, secret)
-        return cls(database, secret, anchor)
+        return cls(database, secret, anchor).with_its_rows()  # whose data are these, if not its maker's
 
     @classmethod
     def open(
@@ -141,6 +149,23 @@ class OpenLedger:
         if new_anchor and anchor is not None:
             anchors.begin(anchor, ledger.anchor())
         return ledger
+
+    def with_its_rows(self) -> Self:
+        """Itself, where ids are numbers of its rows: for who has compared the data with those that it was made for.
+
+        Opened without that, a ledger of rows by number charges nobody: ids that people have may be numbers too, and
+        they would pay from a stranger's purse.
+        """
+        self._takes_ids = True
+        return self
+
+    def _require_takes_ids(self) -> None:
+        if not self._takes_ids:
+            row_purses.refuse("ids name people", self.about)
+
+    def _require_takes_people(self) -> None:
+        if self.by_row:
+            row_purses.refuse("the table names people by id", self.about)
 
     @classmethod
     def recover_copy(
@@ -214,9 +239,15 @@ class OpenLedger:
         """The grants there are, rising in ε."""
         return self.lifetime.rungs
 
-    def require_terms(self, *, unit: str = _UNIT, adversary: str) -> None:
-        """Raise unless this ledger's promise is for this unit and against this adversary."""
-        for name, ours, theirs in (("unit", self.unit, unit), ("adversary", self.adversary, adversary)):
+    def changed_by_others(self, members: Members, recorder: str) -> AnyArray:
+        """For each of these people whether what they said last changed their grant, and was recorded by somebody else
+        than this. About people, for who keeps the data."""
+        with self._reading() as connection:
+            return consents.changed_by_others(connection, members.numbers, recorder)
+
+    def require_terms(self, *, unit: str | None = None, adversary: str) -> None:
+        """Raise unless this ledger's promise is against this adversary, and for this unit where one is given."""
+        for name, ours, theirs in (("unit", self.unit, unit or self.unit), ("adversary", self.adversary, adversary)):
             if ours != theirs:
                 raise InvalidInput(
                     f"{name} is {theirs!r}, but the purses of this ledger are a promise with {name} {ours!r}; use a "
@@ -255,6 +286,16 @@ class OpenLedger:
             for file, kept in anchors.of_runs(Path(folder)):
                 if kept.ledger == self.id:
                     anchors.require(connection, kept, file)
+
+    @property
+    def anchor_file(self) -> Path | None:
+        """The anchor that this was opened by and that follows every change, named or beside it; None without one."""
+        return self._anchor_path
+
+    @property
+    def folder(self) -> Path | None:
+        """Where a SQLite ledger's file lies; None on a server."""
+        return None if self._database.path is None else self._database.path.parent
 
     def write_anchor(self, path: str | Path) -> None:
         self.anchor().write(path)

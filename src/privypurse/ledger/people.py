@@ -9,6 +9,7 @@ pseudonymous, not erased, or they could come back with a full purse.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from sqlalchemy.engine import Connection
 from privypurse.arrays import AnyArray, IntArray, frozen
 from privypurse.budgets.person_ids import ids_of, texts_of
 from privypurse.errors import InvalidInput, Unsupported
-from privypurse.ledger import consents, entries, schema, standing
+from privypurse.ledger import consents, entries, row_purses, schema, standing
 from privypurse.ledger.blocks import SIZE, encoded
 from privypurse.ledger.consents import Consent
 from privypurse.ledger.entries import Entry
@@ -200,6 +201,7 @@ def _refuse_wrong_state(
         _refuse_strangers(texts, numbers, "they have to join first")
     elif known.size < len(texts):
         _refuse_if_people_were_lost(connection)
+        _refuse_beside_rows(connection, [texts[place] for place in np.flatnonzero(numbers < 0).tolist()])
     if not known.size:
         return
     stand, places = of(connection, lifetime, numbers[known], key)
@@ -220,6 +222,13 @@ def _refuse_if_people_were_lost(connection: Connection) -> None:
             "people joined this ledger in entries that were lost with the copy it was recovered from. Whoever is not "
             "in it may be one of them, with an empty purse, so nobody new can join; restore a later copy"
         )
+
+
+def _refuse_beside_rows(connection: Connection, new: list[str]) -> None:
+    """Raise where purses are rows', but for those with whom the ledger is made."""
+    about = json.loads(connection.execute(sa.select(schema.ledger.c.terms)).scalar_one()).get("about", "")
+    if count(connection) and row_purses.by_row(about):
+        row_purses.refuse(f"ids has {_few(new)}, who {'is' if len(new) == 1 else 'are'} new", about)
 
 
 def add(connection: Connection, first: int, keyed: Sequence[bytes]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import Budgets
 from privypurse.budgets.person_ids import texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError
-from privypurse.ledger import keys, people
+from privypurse.ledger import keys, people, row_purses
 from privypurse.ledger.few_rungs import required_rung, rungs_for
 from privypurse.ledger.ledger import Ledger
 from privypurse.ledger.lifetime import MOST_RUNGS
@@ -72,7 +72,8 @@ def private_ledger(
     except OSError as error:
         raise InvalidInput(f"{folder} cannot hold a ledger: {error}") from None
     if not place.file.exists():
-        make(place, budgets, adversary=adversary, purpose=purpose)
+        about = row_purses.NAMED_ROWS if by_row else ""
+        make(place, budgets, adversary=adversary, purpose=purpose, about=about)
     ledger = opened(place)
     ledger.require_terms(adversary=adversary)
     new = _strangers(ledger, ids)

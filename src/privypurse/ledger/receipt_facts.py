@@ -75,16 +75,20 @@ class ReceiptFacts:
     consents: tuple[ConsentEvent, ...]
     uses: tuple[Use, ...]
     contact: str = ""
+    uses_lost: bool = False
+    """Whether the ledger was recovered from an old copy since: later uses of anybody in it, and what they said then,
+    are lost, and up to all of the purse may have been used. Then ``used`` is what is on record, and nothing tells
+    what is left."""
 
     @property
     def used(self) -> int:
-        """All uses together, in units."""
+        """All uses on record together, in units."""
         return sum(use.charged for use in self.uses)
 
     @property
     def left(self) -> int:
-        """What is left, in units: nothing for whoever lowered their limit below what was used."""
-        return max(0, self.limit - self.used)
+        """What is left, in units: nothing for whoever lowered their limit below what was used, or had uses lost."""
+        return 0 if self.uses_lost else max(0, self.limit - self.used)
 
     def share(self, units: int) -> Fraction:
         """The part of the purse that these units are, exactly."""

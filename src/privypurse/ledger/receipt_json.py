@@ -13,6 +13,7 @@ import re
 from datetime import datetime
 from typing import Any
 
+from privypurse.ledger import row_purses
 from privypurse.ledger.bets import GUESSES, right_guesses
 from privypurse.ledger.receipt_facts import ConsentEvent, ReceiptFacts, State, Use
 
@@ -80,7 +81,9 @@ CONTEXT: dict[str, Any] = {
             "settled",
             "units_charged",
             "units_at_most",
+            "uses_lost",
             "units_used",
+            "units_used_at_least",
             "units_left",
             "units_limit",
             "measure",
@@ -113,11 +116,17 @@ def json_ld(receipt: ReceiptFacts) -> dict[str, Any]:
                 "uses": [_use(use) for use in receipt.uses],
                 "measure": receipt.measure,
                 "units_limit": receipt.limit,
-                "units_used": receipt.used,
-                "units_left": receipt.left,
+                **_sums(receipt),
             }
         ],
     }
+
+
+def _sums(receipt: ReceiptFacts) -> dict[str, Any]:
+    """What was used and what is left; where later uses are lost, only what is on record, under another name."""
+    if receipt.uses_lost:
+        return {"uses_lost": True, "units_used_at_least": receipt.used}
+    return {"uses_lost": False, "units_used": receipt.used, "units_left": receipt.left}
 
 
 def _promise(receipt: ReceiptFacts) -> dict[str, Any]:
@@ -132,7 +141,7 @@ def _promise(receipt: ReceiptFacts) -> dict[str, Any]:
         "+ highest_delta",
         "promise": "data",
         "unit": receipt.unit,
-        "neighbours": "the person's data contribute nothing; their entry in the ledger stays",
+        "neighbours": _NEIGHBOURS[receipt.unit],
         "adversary": receipt.adversary,
         "right_guesses_at_most": right_guesses(highest.epsilon, highest.delta),
         "of_guesses": GUESSES,
@@ -180,6 +189,10 @@ def _utc(time: datetime) -> str:
     return f"{time:%Y-%m-%dT%H:%M:%S}Z"
 
 
+_NEIGHBOURS = {
+    "person": "the person's data contribute nothing; their entry in the ledger stays",
+    row_purses.UNIT: "this one row contributes nothing, other rows of the person do; its entry in the ledger stays",
+}
 _STATES = {
     State.ACTIVE: "dpv:ConsentGiven",
     State.FROZEN: "dpv:ConsentGiven",

@@ -9,6 +9,7 @@ from datetime import datetime
 from fractions import Fraction
 from itertools import zip_longest
 
+from privypurse.ledger import row_purses
 from privypurse.ledger.bets import COIN, GUESSES, right_guesses
 from privypurse.ledger.lifetime import Rung
 from privypurse.ledger.receipt_facts import ConsentEvent, ReceiptFacts, State, Use
@@ -33,6 +34,19 @@ class Section:
     metered: bool = False
 
 
+@dataclass(frozen=True)
+class _Unit:
+    """What a purse protects, in the words of the sentences that speak of it."""
+
+    protects: str
+    data: str
+    which: str
+    others: str
+    nothing: str
+    listed: str
+    more: tuple[str, ...] = ()
+
+
 def sections(receipt: ReceiptFacts) -> list[Section]:
     """The whole receipt."""
     plain = [_short(receipt), _allowed(receipt), _used(receipt), _bet(receipt), _promise(receipt), _rights(receipt)]
@@ -40,21 +54,28 @@ def sections(receipt: ReceiptFacts) -> list[Section]:
 
 
 def _short(receipt: ReceiptFacts) -> Section:
-    used, left = percent(receipt.share(receipt.used), up=True), percent(receipt.share(receipt.left), up=False)
+    lost = (_LOST,) if receipt.uses_lost else ()
     return Section(
         "In short",
-        (
-            f"You allowed {_amount(receipt.rung)}. {used} of it has been used, {left} is left.",
-            _STATES[receipt.state],
-        ),
+        (f"You allowed {_amount(receipt.rung)}. {_spent(receipt)}", _STATES[receipt.state], *lost),
         (
             ("this receipt is for", receipt.person),
             ("made", _time(receipt.made)),
             ("receipt", receipt.receipt_id),
             ("ledger", receipt.ledger_id),
         ),
-        metered=True,
+        metered=not receipt.uses_lost,
     )
+
+
+def _spent(receipt: ReceiptFacts) -> str:
+    used = percent(receipt.share(receipt.used), up=True)
+    if receipt.uses_lost:
+        return (
+            "Later uses are lost, so nobody can say how much of it has been used: it may be all of it. On record are "
+            f"uses of {used}."
+        )
+    return f"{used} of it has been used, {percent(receipt.share(receipt.left), up=False)} is left."
 
 
 def _allowed(receipt: ReceiptFacts) -> Section:
@@ -92,12 +113,13 @@ def _consent(consent: ConsentEvent, again: datetime | None) -> tuple[str, ...]:
 
 def _used(receipt: ReceiptFacts) -> Section:
     if not receipt.uses:
-        return Section("What was used", ("Nothing has been made with your data under this ledger so far.",))
+        nothing = "Nothing has been made with your data under this ledger so far."
+        return Section("What was used", (_NOT_ALL if receipt.uses_lost else nothing,))
     rows = tuple(_use(receipt, use) for use in receipt.uses)
-    used, left = percent(receipt.share(receipt.used), up=True), percent(receipt.share(receipt.left), up=False)
+    rounded = "Each share is rounded up" + ("" if receipt.uses_lost else ", what is left is rounded down")
     notes = [
-        "Shares of your purse add up; ε does not, so none is given for a single use. Each share is rounded up, what "
-        "is left is rounded down. They are shares of what you allow now: another limit gives other shares.",
+        f"Shares of your purse add up; ε does not, so none is given for a single use. {rounded}. They are shares of "
+        "what you allow now: another limit gives other shares.",
         '"At most" was fixed before the use began, and limits it. "Used" is what it came to for you: it describes '
         "and limits nothing. A use that still runs counts with all that was set aside for it.",
         '"Stated purpose" is what whoever used your data wrote down, "allowed purpose" what your consent said then. '
@@ -111,15 +133,19 @@ def _used(receipt: ReceiptFacts) -> Section:
         )
     return Section(
         "What was used",
-        table=(
-            ("when", "what", "stated purpose", "allowed purpose", "at most", "used"),
-            *rows,
-            ("", "all together", "", "", "", used),
-            ("", "left", "", "", "", left),
-        ),
+        (_NOT_ALL,) if receipt.uses_lost else (),
+        table=(("when", "what", "stated purpose", "allowed purpose", "at most", "used"), *rows, *_sums(receipt)),
         numbers=frozenset((4, 5)),
         notes=tuple(notes),
     )
+
+
+def _sums(receipt: ReceiptFacts) -> tuple[tuple[str, ...], ...]:
+    """What uses come to, and what is left; where later uses are lost nothing tells that."""
+    used, left = percent(receipt.share(receipt.used), up=True), percent(receipt.share(receipt.left), up=False)
+    if receipt.uses_lost:
+        return (("", "all on record", "", "", "", used),)
+    return ("", "all together", "", "", "", used), ("", "left", "", "", "", left)
 
 
 def _use(receipt: ReceiptFacts, use: Use) -> tuple[str, ...]:
@@ -133,10 +159,10 @@ def _use(receipt: ReceiptFacts, use: Use) -> tuple[str, ...]:
 
 def _bet(receipt: ReceiptFacts) -> Section:
     rung = receipt.highest
-    right = right_guesses(rung.epsilon, rung.delta)
+    right, unit = right_guesses(rung.epsilon, rung.delta), _unit_of(receipt)
     words = [
-        "Imagine somebody who knows everything about everybody else, sees all that is ever released under this "
-        "ledger, and bets on whether your data were used or left out. With a coin they would be right "
+        f"Imagine somebody who knows everything about {unit.others}, sees all that is ever released under this "
+        f"ledger, and bets on whether {unit.which} used or left out. With a coin they would be right "
         f"{COIN} of {GUESSES:,} times. With everything released they are right at most {right} of {GUESSES:,} times.",
         f"This is what {_amount(rung)} means, whatever is asked or trained and in whatever order, "
         f"for as long as you are never above ε = {rung.epsilon:g}. If you raise your limit later, the figure for the "
@@ -147,23 +173,34 @@ def _bet(receipt: ReceiptFacts) -> Section:
             f"You lowered your limit to ε = {receipt.rung.epsilon:g}. What was released while it was higher stays "
             "released, so the figure is that of the highest limit you ever had."
         )
+    if receipt.uses_lost:
+        words.append(
+            "What you said in the time that is lost is not known here: if you had a higher limit then, the figure is "
+            "that of the higher limit."
+        )
     return Section("What that means, as a bet", tuple(words))
 
 
 def _promise(receipt: ReceiptFacts) -> Section:
+    unit = _unit_of(receipt)
     return Section(
         "Which promise this is",
         facts=(
-            ("protects", _UNITS.get(receipt.unit, receipt.unit)),
-            ("compared are", "all that was released with your data, and the same with nothing in their place"),
-            ("does not hide", "that you are on the list of people, and what you allowed"),
+            ("protects", unit.protects),
+            ("compared are", f"all that was released with {unit.data}, and the same with {unit.nothing}"),
+            ("does not hide", f"that {unit.listed}, and what you allowed"),
             ("holds against", _ADVERSARIES.get(receipt.adversary, receipt.adversary)),
         ),
         notes=(
             "It covers this ledger alone. If others hold your data too, or keep another ledger, all their ε and δ "
             "add up. It does not cover what can be learnt about people like you without your data.",
+            *unit.more,
         ),
     )
+
+
+def _unit_of(receipt: ReceiptFacts) -> _Unit:
+    return _UNITS[receipt.unit]
 
 
 def _rights(receipt: ReceiptFacts) -> Section:
@@ -182,7 +219,8 @@ def _rights(receipt: ReceiptFacts) -> Section:
 
 
 def _for_experts(receipt: ReceiptFacts) -> Section:
-    highest = receipt.highest
+    highest, unit = receipt.highest, _unit_of(receipt)
+    least, so_far = ("most", "on record as used") if receipt.uses_lost else ("least", "left")
     return Section(
         "For experts",
         facts=(
@@ -190,10 +228,10 @@ def _for_experts(receipt: ReceiptFacts) -> Section:
                 "in symbols",
                 f"for every set O of outcomes: P(O, never above ε = {highest.epsilon:g}) ≤ e^{highest.epsilon:g} "
                 f"· Q(O, never above ε = {highest.epsilon:g}) + {highest.delta:g}, and the same with P and Q "
-                "exchanged. P is the law of all that was released with your data, Q that with nothing in their place",
+                f"exchanged. P is the law of all that was released with {unit.data}, Q that with {unit.nothing}",
             ),
             ("kept by", "a Rényi filter at orders that were fixed for life when the ledger was made"),
-            ("shares are of", f"{receipt.measure}, the measure at which least of your limit is left"),
+            ("shares are of", f"{receipt.measure}, the measure at which {least} of your limit is {so_far}"),
         ),
     )
 
@@ -277,6 +315,12 @@ _STATES = {
     State.FORGOTTEN: "You asked to be forgotten: nothing more is used, and no single use is shown any more. What was "
     "allowed and used stays in the ledger under a keyed code instead of your id: pseudonymous, not erased.",
 }
+_LOST = (
+    "This ledger was recovered from an old copy, and later entries are lost: any uses of your data, and what you "
+    "may have said then. Up to all of your purse may have been used, so it was frozen for good: nothing more is "
+    "taken out of it, ever."
+)
+_NOT_ALL = "Not all uses are on record: later ones are lost, and up to all of your purse may have been used."
 _EVENTS = {
     State.ACTIVE: "takes part",
     State.FROZEN: "frozen",
@@ -284,7 +328,28 @@ _EVENTS = {
     State.WITHDRAWN: "withdrawn",
     State.FORGOTTEN: "forgotten",
 }
-_UNITS = {"person": "your data: all your records together"}
+_UNITS = {
+    "person": _Unit(
+        protects="your data: all your records together",
+        data="your data",
+        which="your data were",
+        others="everybody else",
+        nothing="nothing in their place",
+        listed="you are on the list of people",
+    ),
+    row_purses.UNIT: _Unit(
+        protects="this one row; other rows of yours have purses of their own",
+        data="this row",
+        which="this row was",
+        others="every other row",
+        nothing="nothing in its place",
+        listed="this row is on the list of rows",
+        more=(
+            "If other rows are yours too, nothing is promised about all of them together but what follows from this: "
+            "their ε add up, and their δ come to more than their sum.",
+        ),
+    ),
+}
 _ADVERSARIES = {
     "server": "whoever runs the computations, too: they may see every step, and who took part in which round",
     "public": "whoever sees what is published: models and answers, but not the steps in between",

@@ -79,6 +79,7 @@ def receipt_of(
         consents=consents,
         uses=tuple(_use(run, column) for run in runs),
         contact=contact,
+        uses_lost=was_frozen(events),
     )
 
 

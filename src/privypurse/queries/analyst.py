@@ -168,7 +168,7 @@ class Analyst:
             flags = np.broadcast_to(enough, self._people).astype(np.float64)
             answer = self._answer(Dense(flags[:, None]), price, _only, alike=True)
         note = f"people who hold {replace(asked, delta=price.cost.delta).in_words()} besides what being counted costs"
-        return replace(answer, note=note)
+        return answer.noted(note)
 
     def sum(self, column: str, *, lower: float, upper: float, where: Where = None, **pay: Unpack[Pay]) -> Answer:
         """The sum of a column over rows for which ``where`` holds.
@@ -208,12 +208,12 @@ class Analyst:
                 return middle
             return float(middle + half * np.clip(total[0] / total[1], -1.0, 1.0))
 
-        answer = self._answer(both, price, quotient)
+        answer = self._answer(both, price, quotient, least=1.0)
         count = float(answer.released[1])
         if count <= least:
             most = "the noise" if price.noise >= 1 else "1"
             note = f"the noisy count does not exceed {most}: this is the middle of the range, not an answer"
-            return replace(answer, note=note)
+            return answer.noted(note)
         return replace(answer, error=half * answer.noise / count)
 
     def histogram(
@@ -244,9 +244,9 @@ class Analyst:
         counts = in_bins(place, self._owner, self._people, size)
         if self._owner is None:  # whether ids were given is public; whether somebody has a second row is not
             return self._answer(counts, price, alike=True)
-        answer = self._answer(counts, price)
+        answer = self._answer(counts, price, least=1.0)
         note = "a person's rows count for at most 1 together, as a vector: 1 in one bin, or 0.71 in each of two"
-        return replace(answer, note=note)
+        return answer.noted(note)
 
     def ask(self, q: Callable[[Any], Any], *, size: int, clip: float, **pay: Unpack[Pay]) -> Answer:
         """The sum of any ``q(rows)``, numbers of shape [rows, size], one row for each row.
@@ -283,17 +283,24 @@ class Analyst:
         read: Callable[[FloatArray], float] | None = None,
         *,
         alike: bool = False,
+        least: float = 0.0,
     ) -> Answer:
-        """Charge and release; the value is what ``read`` makes of the noisy sums, or the sums themselves."""
+        """Charge and release; the value is what ``read`` makes of the noisy sums, or the sums themselves.
+
+        Whoever contributes, contributes a norm of at least ``least``; where all are ``alike``, just ``price.clip``.
+        """
         with self.purses.lock:  # two questions at once would both be paid with the same coin
             if self._closed or os.getpid() != self._process:
                 raise InvalidInput(
                     "this analyst is closed, or was made by another process; make a new one, with a ledger where "
                     "spending is to add up"
                 )
+            note = ""
+            if not isinstance(self.purses, Filter):
+                note = self.purses.say_who_cannot(price.clip, price.noise, price.clip if alike else least)
             released = frozen(self._paid(contributions, price, alike=alike))
         value = released if read is None else read(released)
-        return Answer(value, price.noise, price.cost, released, alike=alike)
+        return Answer(value, price.noise, price.cost, released, note=note, alike=alike)
 
     def _paid(self, contributions: Contributions, price: Price, *, alike: bool) -> FloatArray:
         clip, noise, purses = price.clip, price.noise, self.purses

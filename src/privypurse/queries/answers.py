@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,10 @@ class Answer:
         if self.alike:
             return f"costs {self.cost.in_words()}; whoever has less left is not counted"
         return f"costs {self.cost}; whoever has less left than their own part costs is not counted"
+
+    def noted(self, note: str) -> Answer:
+        """The same with one more thing to be known about it."""
+        return replace(self, note="; ".join(filter(None, (note, self.note))))
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain numbers and text."""

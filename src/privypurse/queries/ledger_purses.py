@@ -85,8 +85,6 @@ class LedgerPurses:
 
         ``most`` is the largest ratio there can be, a public number. ``alike``: whoever contributes, contributes that.
         """
-        if alike:
-            refuse_unpayable(self._ledger.lifetime, most)
         levels = _levels(most, alike=alike)
         charges, at_most = _public_table(self._ledger.lifetime, most, alike)
         place = np.searchsorted(levels, ratio)
@@ -102,6 +100,21 @@ class LedgerPurses:
         )
         return paid.admitted
 
+    def say_who_cannot(self, clip: float, noise: float, least: float) -> str:
+        """Of a question whose contributions have norms from ``least`` to ``clip``: which grants do not pay for it.
+
+        Raise where none does. From the ladder of the ledger alone, which is public.
+        """
+        if least:
+            refuse_unpayable(self._ledger.lifetime, least / noise)
+        pays = noise * _largest_ratios(self._ledger.lifetime)
+        names = [f"{rung.epsilon:g}" for rung, most in zip(self._ledger.rungs, pays, strict=True) if most < least]
+        if names:
+            return f"whoever allows ε = {' or '.join(names)} cannot pay for this, even with a full purse"
+        if pays.max() < clip:
+            return f"nobody can pay for more than {pays.max():.3g} with this noise, even with a full purse"
+        return ""
+
     def affords(self, amount: Any) -> AnyArray:
         """For each person whether a cost of this many μ² could still be charged. Sensitive."""
         charge = charges_of_ratios(
@@ -116,6 +129,13 @@ def charges_of_ratios(lifetime: Lifetime, ratio: FloatArray) -> IntArray:
     return lifetime.charges_of([Gaussian(noise) for noise in (1.0 / within).tolist()])
 
 
+def _largest_ratios(lifetime: Lifetime) -> FloatArray:
+    """For each rung about how many deviations of the noise a full purse pays for at once."""
+    held = np.ldexp(lifetime.limits[:, : len(lifetime.rungs)].astype(np.float64), -40)
+    orders = np.array([rung.order for rung in lifetime.rungs])
+    return np.asarray(np.sqrt(2 * held / orders).min(axis=1))
+
+
 def refuse_unpayable(lifetime: Lifetime, ratio: float) -> None:
     """Raise where a contribution of so many deviations of the noise is more than any grant holds for life.
 
@@ -128,7 +148,7 @@ def refuse_unpayable(lifetime: Lifetime, ratio: float) -> None:
     paid = (lifetime.limits / np.maximum(charge, 1)).min(axis=1).max()
     more = math.ceil(1000 * max(1.0, ratio / _BEYOND_ALL) / math.sqrt(paid)) / 1000
     raise InvalidInput(
-        "this question costs everybody whom it counts more than the largest grant in the ledger holds for life, so "
+        "this question costs everybody whom it touches more than the largest grant in the ledger holds for life, so "
         f"that noise alone would be told; ask with {more:,} times the noise or more (noise=, or a smaller cost=)"
     )
 

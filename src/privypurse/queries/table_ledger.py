@@ -19,13 +19,15 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets.budgets import Budgets
 from privypurse.budgets.person_ids import texts_of
 from privypurse.errors import InvalidInput
+from privypurse.ledger import row_purses
 
 if TYPE_CHECKING:
     from privypurse.ledger.consent_tables import Difference
     from privypurse.ledger.ledger import Ledger
 
-DATA_SET = "data set"
-"""The name under which an identity has the fingerprint of rows that are known by number."""
+DATA_SET = row_purses.DATA_SET
+BY_TABLE = "read from the table"
+"""Who recorded a change of a grant that follows the table."""
 MOVED = "moved"
 """The id of the run that says where the purses went."""
 
@@ -59,6 +61,7 @@ def table_ledger(
     ledger = private.opened(place)
     refuse_moved(ledger, path)
     _refuse_another(ledger, path, identity)
+    ledger.with_its_rows()  # the fingerprint is that of these data
     if not news and budgets.person is not None:
         at, ids = budgets.first_record, budgets.people_ids()
         granted = private.on_rungs(ledger, ids, budgets.epsilon[at], budgets.delta[at])
@@ -67,10 +70,10 @@ def table_ledger(
 
 
 def opened(path: Path) -> Ledger:
-    """A table's ledger that there is."""
+    """A table's ledger that there is; if it is of rows, it is for the caller to compare the data."""
     from privypurse.ledger import private
 
-    return private.opened(private.Place.at(resolved(path)))
+    return private.opened(private.Place.at(resolved(path))).with_its_rows()
 
 
 def apart(path: Path, ledger: Ledger) -> Ledger | None:
@@ -95,11 +98,7 @@ def known_by(ledger: Ledger, budgets: Budgets) -> Budgets:
 
 def identity_of(ledger: Ledger) -> dict[str, str]:
     """Of a private ledger; empty for any other."""
-    try:
-        said = json.loads(ledger.about or "{}")
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
+    return row_purses.identity_of(ledger.about)
 
 
 def _refuse_another(ledger: Ledger, path: Path, identity: Mapping[str, str]) -> None:
@@ -124,11 +123,24 @@ def _refuse_another(ledger: Ledger, path: Path, identity: Mapping[str, str]) -> 
 
 
 def _brought_up_to_date(ledger: Ledger, texts: list[str], granted: FloatArray) -> str:
-    """New people join, and grants follow the table. Whoever has left, or whose consent ended, stays out."""
+    """New people join, and grants follow the table. Whoever has left, or whose consent ended, stays out.
+
+    Whoever said since by another way that they allow less, as by `privypurse ledger consent`, is not raised again.
+    """
     grants = _Grants(person=np.array(texts, dtype=object), epsilon=granted)
-    if not _told(ledger.import_table(grants, dry_run=True)):
-        return ""
-    return _told(ledger.import_table(grants, dry_run=False))
+    found = ledger.import_table(grants, dry_run=True)
+    kept = 0
+    if found.raising:
+        raising = np.array(found.raising, dtype=object)
+        theirs = set(raising[ledger.changed_by_others(ledger.members(raising), BY_TABLE)].tolist())
+        stays, kept = np.array([text not in theirs for text in texts]), len(theirs)
+        grants = _Grants(person=grants["person"][stays], epsilon=granted[stays])
+        found = ledger.import_table(grants, dry_run=True) if stays.any() else found
+    news = _told(found) if grants["person"].size else ""
+    if news:
+        ledger.import_table(grants, dry_run=False, recorded_by=BY_TABLE)
+    own = f"kept at what they said since, below the table: {kept:,}" if kept else ""
+    return ", ".join(filter(None, (news, own)))
 
 
 def _told(found: Difference) -> str:

@@ -21,6 +21,7 @@ def budgets_of_rows(budgets: Any, ids: Any, rows: int, epsilon: Any, delta: Any)
         return Budgets(np.full(rows, alike), delta, person=ids)
     if epsilon is not None:
         raise InvalidInput(f"epsilon is {epsilon!r} for everybody, and budgets are given too; leave one of them out")
+    budgets = _whole(budgets)
     if isinstance(budgets, Budgets):
         _require_fitting(budgets, ids, rows)
         return budgets if ids is None else budgets.for_rows(ids)
@@ -36,6 +37,24 @@ def budgets_of_rows(budgets: Any, ids: Any, rows: int, epsilon: Any, delta: Any)
     if ids is not None and made.person is None:
         raise InvalidInput(f"ids has {np.size(ids):,} entries and X {rows:,} rows; give each row's owner")
     return made
+
+
+def _whole(budgets: Any) -> Any:
+    """`Budgets` that scikit-learn cut by rows (`Budgets.__array__`), or ``budgets`` as they are.
+
+    By id they serve any rows, so they come back whole. Without ids nobody can say any more whose each one is.
+    """
+    if not isinstance(budgets, np.ndarray) or budgets.dtype != object or not budgets.size:
+        return budgets
+    first = budgets.flat[0]
+    if not isinstance(first, Budgets):
+        return budgets
+    if first.person is None or set(map(id, budgets.flat)) != {id(first)}:
+        raise InvalidInput(
+            "budgets are pp.Budgets without ids, or several of them, which cannot be cut by rows; give "
+            "pp.Budgets(…, person=…) and ids=, or an array of one ε for each row"
+        )
+    return first
 
 
 def _require_fitting(budgets: Budgets, ids: Any, rows: int) -> None:

@@ -15,7 +15,7 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.datasets.encoding import Range
 from privypurse.errors import InvalidInput
 from privypurse.sklearn import networks
-from privypurse.sklearn.inputs import as_numbers, checked
+from privypurse.sklearn.inputs import checked, targets
 from privypurse.sklearn.private_estimator import PrivateEstimator
 from privypurse.sklearn.said import LabelsNotPrivate
 
@@ -253,8 +253,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self._begin(more)
         require_same_order("X", X, budgets=budgets, ids=ids)
         ends = self._range()
-        cells, numbers = checked(self, X, y, dtype=self._cells, y_numeric=True)
-        target = torch.as_tensor(ends.scaled(as_numbers(numbers)).astype(np.float32))
+        cells, numbers = checked(self, X, y, dtype=self._cells)
+        target = torch.as_tensor(ends.scaled(targets(numbers)).astype(np.float32))
         self._fit(cells, target, 1, networks.squared_error, budgets, ids)
         return self
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
+from sklearn.frozen import FrozenEstimator
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import PolynomialFeatures
@@ -17,8 +18,8 @@ from sklearn.utils import get_tags
 from privypurse.sklearn.public_encoder import PublicEncoder
 from privypurse.sklearn.said import FittedStep
 
-_PUBLIC = (PublicEncoder, PolynomialFeatures)
-"""Steps that follow from the number of columns alone."""
+_PUBLIC = (PublicEncoder, PolynomialFeatures, FrozenEstimator)
+"""Steps that follow from the number of columns alone, or were fitted beforehand and learn nothing now."""
 _FIT_ONLY = (MultiOutputClassifier, MultiOutputRegressor)
 """What fits others several times, which each of them is charged for, and learns nothing besides."""
 

@@ -72,9 +72,7 @@ class PublicEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """For each column, by its place, how it is encoded; none for one that stays as it is."""
         named = list(getattr(self, "feature_names_in_", ()))
         listed = self._by_place(self.categories, named, "categories")
-        found: dict[int, Range | Categories] = {
-            place: Categories(tuple(map(str, values))) for place, values in listed.items()
-        }
+        found: dict[int, Range | Categories] = {place: Categories(_values(given)) for place, given in listed.items()}
         numeric = [place for place in range(self.n_features_in_) if place not in listed]
         for place, (low, high) in self._pairs(numeric, named).items():
             if place in listed:
@@ -135,6 +133,17 @@ def _pair(ends: Any) -> tuple[float, float]:
     except (TypeError, ValueError):
         raise InvalidInput(f"bounds hold {ends!r}; give pairs of numbers (low, high)") from None
     return low, high
+
+
+def _values(given: Any) -> tuple[Any, ...]:
+    """Listed values as they are: `Categories` makes text of them, as of cells."""
+    # A set comes out of a pickle in another order, and columns follow it.
+    if not isinstance(given, str | bytes | set | frozenset):
+        try:
+            return tuple(given)
+        except TypeError:
+            pass
+    raise InvalidInput(f'categories hold {given!r}; give a list of values for each column, as in ["a", "b"]')
 
 
 def _names_of(how: Range | Categories | None, column: str) -> list[str]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import privypurse as pp
-from privypurse.datasets import cells
+from privypurse.datasets import Encoder, cells
 from privypurse.datasets.encoding import Categories, Dates, Flag, Range
 
 YEAR = Dates(datetime.date(2020, 1, 1), datetime.date(2021, 1, 1))  # 366 days
@@ -77,6 +77,30 @@ def test_categories_have_a_column_each_then_other_then_none():
     assert kinds.codes(np.array([7.0, np.nan])).tolist() == [2, -2]  # as pandas has them beside a gap
     bare = Categories(("b", "a"), other=False, indicator=False)
     assert bare.encode(["a", "c", ""]).tolist() == [[0, 1], [0, 0], [0, 0]]
+
+
+def test_listed_values_become_text_as_cells_do():
+    """So that True and 1e10 are found: Arrow writes 12345678901.0 as 1.2345678901e+10, and Python True."""
+    day = datetime.date(2020, 7, 2)
+    listed = Categories((True, 1, 2.5, np.int64(7), day, "x"))
+    assert listed.values == ("true", "1", "2.5", "7", "2020-07-02", "x")
+    assert listed.codes([day, "x", 1.0, True]).tolist() == [4, 5, 1, 0]
+    assert Categories((True, False)).codes(np.array([False, True])).tolist() == [1, 0]
+    assert Categories(("12345678901",)).codes(np.array([12345678901.0, np.nan])).tolist() == [0, -2]
+    assert Categories((2**53 - 1,)).codes(np.array([2.0**53 - 1, -1e300, np.inf])).tolist() == [0, -1, -1]
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_a_float_has_the_same_text_in_a_column_of_floats_and_of_objects(kind):
+    rng = np.random.default_rng(0)
+    edges = [0.0, -0.0, 1e-6, 9.9e-7, 9999999999.5, 1e10, 1e10 + 0.5, 2.0**53, np.inf, -np.inf, 1e300, 5e-324]
+    with np.errstate(over="ignore"):
+        some = np.concatenate([edges, rng.normal(size=500) * 10.0 ** rng.integers(-20, 20, 500)]).astype(kind)
+    apart = np.empty(some.size, dtype=object)
+    apart[:] = list(some)
+    one, other = (cells.texts(cells.cells_of(each)).to_pylist() for each in (some, apart))
+    assert one == other
+    assert np.array_equal(np.array(one, dtype=kind), some)
 
 
 def test_dates_are_counted_in_days():
@@ -149,6 +173,13 @@ def test_all_forms_of_a_column_come_to_the_same():
         (lambda: Categories(("a", "b", "a ")), "twice"),
         (lambda: Categories(("3", "3.0")), "twice"),
         (lambda: Categories(("a", " ")), "empty"),
+        (lambda: Categories("abc"), "values is 'abc'; give a list"),
+        (lambda: Categories(3), "values is 3; give a list"),
+        (lambda: Categories(("a", None)), "values holds None; list texts"),
+        (lambda: Categories((pd.Timestamp("2020-07-02 10:00"),)), "list texts, numbers, days"),
+        (lambda: Categories((True, "true")), "twice"),
+        (lambda: Encoder({"a": Range(0, 1)}, missing="NA"), "missing is 'NA'; give a list"),
+        (lambda: Flag("yes", ("no",)), "true is 'yes'; give a list"),
         (lambda: Dates(YEAR.high, YEAR.low), "low < high"),
         (lambda: Dates(YEAR.low, YEAR.high, form="%d.%m"), "%Y, %m and %d once each"),
         (lambda: Dates(YEAR.low, YEAR.high, form="%d.%m.%Y %H"), "once each"),

@@ -92,6 +92,19 @@ def test_rows_of_changed_data_are_no_new_people(tmp_path: Path) -> None:
     assert ledger.show().entries == 2
 
 
+def test_people_do_not_join_rows_by_another_way(tmp_path: Path) -> None:
+    rows = budgets(ids=row_ids("abc", 9))
+    ledger = private_ledger(tmp_path / "rows", rows, by_row=True)
+    assert (ledger.unit, len(ledger.members(row_ids("abc", 9)))) == ("record", 9)
+    with pytest.raises(pp.InvalidInput, match=r"ids has 'P0', .* are new, but this ledger has a purse for each row"):
+        private_ledger(tmp_path / "rows", budgets())
+    with pytest.raises(pp.InvalidInput, match="make another ledger, and mind that ε's of both add up"):
+        ledger.import_table({"person": IDS, "epsilon": EPSILON})
+    assert ledger.show().entries == 2
+    private_ledger(tmp_path / "before", rows)  # as it was made before it said so itself
+    assert private_ledger(tmp_path / "before", rows, by_row=True).unit == "person"
+
+
 def test_an_older_copy_or_a_missing_one_is_refused(tmp_path: Path) -> None:
     ledger = private_ledger(tmp_path, budgets())
     shutil.copy(tmp_path / "purses.db", tmp_path / "old")

@@ -62,6 +62,27 @@ def test_every_standing_has_its_words(state: State) -> None:
     assert ("You take part" in receipt.text()) == (state is State.ACTIVE)
 
 
+def test_of_one_row_a_receipt_promises_nothing_about_all_records() -> None:
+    receipt = replace(RECEIPT, unit="record")
+    text, page = (" ".join(words.split()) for words in (receipt.text(), Page.of(receipt.html()).texts["main"][0]))
+    for words in (
+        "this one row; other rows of yours have purses of their own",
+        "knows everything about every other row",
+        "bets on whether this row was used or left out",
+        "all that was released with this row, and the same with nothing in its place",
+        "the law of all that was released with this row, Q that with nothing in its place",
+        "If other rows are yours too, nothing is promised about all of them together",
+    ):
+        assert words in text
+        assert words in page
+        assert words not in " ".join(RECEIPT.text().split())
+    for words in ("all your records", "everybody else", "your data were", "released with your data"):
+        assert words not in text
+        assert words in " ".join(RECEIPT.text().split())
+    [promise] = receipt.json_ld()["pii_processing"]
+    assert (promise["unit"], promise["neighbours"].startswith("this one row contributes nothing")) == ("record", True)
+
+
 def test_a_receipt_claims_no_check_of_purposes() -> None:
     text = " ".join(RECEIPT.text().split())
     assert "may be used within the purpose" not in text  # no code refuses a use for its purpose
@@ -129,6 +150,38 @@ def test_who_lowered_below_what_was_used_has_nothing_left_and_the_bet_is_that_of
     assert "right at most 732 of 1,000" in text  # e/(1 + e) = 0.73106
     assert "highest limit you ever had" in text
     assert complaints(frozen.html()) == []
+
+
+LOST = replace(RECEIPT, state=State.FROZEN, uses_lost=True)
+
+
+@pytest.mark.parametrize("state", [State.FROZEN, State.WITHDRAWN, State.FORGOTTEN])
+@pytest.mark.parametrize("uses", [RECEIPT.uses, (), (use(1_500_000),)])
+def test_where_later_uses_are_lost_no_share_is_told_to_be_left_or_all_that_was_used(
+    state: State, uses: tuple[Use, ...]
+) -> None:
+    lost = replace(LOST, state=state, uses=uses)
+    page = " ".join(Page.of(lost.html()).texts["main"][0].split())
+    for text in (page, " ".join(lost.text().split())):
+        assert "Later uses are lost, so nobody can say how much of it has been used: it may be all of it." in text
+        assert "up to all of your purse may have been used" in text
+        assert "nothing more is taken out of it, ever" in text
+        assert "if you had a higher limit then" in text
+        for words in ("is left", "% of it has been used", "so far", "all together", "left is rounded"):
+            assert words not in text
+    assert complaints(lost.html()) == []
+    assert "<meter" not in lost.html()
+    assert lost.left == 0
+    assert "<meter" in RECEIPT.html()
+
+
+def test_json_ld_tells_what_is_on_record_where_later_uses_are_lost() -> None:
+    document = LOST.json_ld()
+    [process], [whole] = document["pii_processing"], RECEIPT.json_ld()["pii_processing"]
+    assert set(process) ^ set(whole) == {"units_used", "units_left", "units_used_at_least"}
+    assert (process["uses_lost"], whole["uses_lost"]) == (True, False)
+    assert process["units_used_at_least"] == whole["units_used"]
+    assert all(name in document["@context"] for name in process if not name.startswith("@"))
 
 
 @pytest.mark.parametrize(

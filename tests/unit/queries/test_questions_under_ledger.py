@@ -197,6 +197,42 @@ def test_a_count_that_no_grant_pays_for_is_refused_and_says_how_much_noise_it_ta
     assert float(alone.count(noise=more * noise)) == 0
 
 
+@pytest.mark.parametrize(
+    "question", [{"categories": ["a", "b"]}, {"lower": 0.0, "upper": 3.0}], ids=["histogram", "mean"]
+)
+def test_histograms_and_means_are_refused_as_counts_are(new_ledger, question):
+    """Whoever has a row contributes a norm of 1 at least, and pays for it."""
+    asks = opened(new_ledger())
+
+    def asked(**pay):
+        if "categories" in question:
+            return asks.histogram("kind", **question, **pay)
+        return asks.mean("x", **question, **pay)
+
+    rung = asks.purses._ledger.rungs[-1]
+    least = math.sqrt(rung.order / (2 * rung.limit * 2.0**-40))
+    with pytest.raises(pp.InvalidInput, match="noise alone"):
+        asked(noise=0.999 * least)
+    assert "whoever allows ε = 0.5 or 1 cannot pay for this" in asked(noise=1.001 * least).note
+    assert "cannot pay" not in asked(noise=50.0).note
+
+
+def test_notes_about_grants_follow_from_the_ladder_alone(new_ledger):
+    ledger = new_ledger()
+    asks = opened(ledger)
+    note = asks.count(noise=3.0).note
+    assert note == "whoever allows ε = 0.5 or 1 cannot pay for this, even with a full purse"
+    alone = silenced(Analyst({"x": np.ones(1)}, budgets(["ada"]), person=["ada"], ledger=ledger))
+    assert alone.count(noise=3.0).note == note  # whoever is in the data, whatever they have left
+    assert not asks.count(noise=20.0).note
+    most = math.sqrt(2 * ledger.rungs[-1].limit * 2.0**-40 / ledger.rungs[-1].order)
+    assert (
+        f"nobody can pay for more than {most * 20:.3g} with this noise"
+        in asks.sum("x", lower=0, upper=1e5, noise=20.0).note
+    )
+    assert not asks.sum("x", lower=0, upper=2, noise=20.0).note
+
+
 def test_a_sum_is_asked_even_where_the_largest_contribution_is_beyond_every_grant(new_ledger):
     """Whoever contributes little can pay for it."""
     asks = opened(new_ledger())

@@ -78,6 +78,61 @@ def test_by_id_rows_may_be_edited_reordered_and_added(tmp_path):
     assert kept.ledger.verify().problems == []
 
 
+def test_in_a_ledger_of_rows_nobody_is_named_by_id(tmp_path):
+    """Each of them would have a full purse beside those of their rows; an id that is a number, a stranger's purse."""
+    path, held = tmp_path / "people.ledger", pp.Budgets([1.0, 2.0, 1.0])
+    data = {"x": np.arange(3)}
+    asking(path, data, held, by_row(data)).count("x > 0", noise=20.0)
+    named = pp.Ledger.open(f"sqlite:///{path}", key=tmp_path / "people.ledger.key")
+    before, way = named.show().entries, "but this ledger has a purse for each row.*privypurse ledger import --purses"
+    for ledger in (named, opened(path)):
+        with pytest.raises(pp.InvalidInput, match=f"ids has 'ada', 'bea', 'cyd', …, who are new, {way}"):
+            ledger.join([*IDS, "dov"], 1.0)
+        with pytest.raises(pp.InvalidInput, match=f"ids has '3', who is new, {way}"):
+            ledger.join([0, 3], 1.0)
+        for ids in (IDS, ["2", "1", "0"]):
+            grants = pd.DataFrame({"person": ids, "epsilon": [2.0, 2.0, 2.0]})
+            for dry_run in (True, False):
+                with pytest.raises(pp.InvalidInput, match=f"the table names people by id, {way}"):
+                    ledger.import_table(grants, dry_run=dry_run)
+    for ids in (IDS, ["2", "1", "0"]):
+        known = pp.Budgets(np.full(3, 2.0), person=ids)
+        with pytest.raises(pp.InvalidInput, match=f"ids name people, {way}"):
+            Analyst(data, known, person=ids, ledger=named)
+        with pytest.raises(pp.InvalidInput, match=f"ids name people, {way}"):
+            pp.plan(known, ledger=named, at_most=0.2, noise_multiplier=2.0, steps=9, batch_size=2)
+    with pytest.raises(pp.InvalidInput, match=f"ids name people, {way}"):
+        named.numbered([0, 1])
+    assert named.show().entries == before
+
+
+def test_rows_lower_leave_and_come_back_in_a_ledger_that_was_opened_again(tmp_path):
+    path, data = tmp_path / "people.ledger", {"x": np.arange(3)}
+    asking(path, data, pp.Budgets([1.0, 2.0, 1.0]), by_row(data)).count("x > 0", noise=20.0)
+    before = shares(path, [0, 1, 2])
+    named = pp.Ledger.open(f"sqlite:///{path}", key=tmp_path / "people.ledger.key")
+    named.change([1], 1.0)
+    named.withdraw([2])
+    named.join([2], 1.0)
+    asking(path, data, pp.Budgets([1.0, 2.0, 1.0]), by_row(data)).count("x > 1", noise=20.0)
+    assert shares(path, [0, 2]) == pytest.approx([0, 2 * before[2]])
+    assert named.receipt(1).rung.epsilon == 1.0
+    assert named.verify().problems == []
+
+
+def test_what_a_ledger_of_rows_promises_is_about_one_row(tmp_path):
+    data = {"x": np.arange(2)}
+    table_ledger(tmp_path / "rows", pp.Budgets([1.0, 1.0]), by_row(data))
+    table_ledger(tmp_path / "people", pp.Budgets([1.0, 1.0], person=["ada", "bea"]), BY_ID)
+    for name, person, unit in (("rows", 0, "record"), ("people", "ada", "person")):
+        ledger = pp.Ledger.open(f"sqlite:///{tmp_path / name}", key=tmp_path / f"{name}.key")
+        assert ledger.show().unit == unit
+        receipt = ledger.receipt(person)
+        assert receipt.json_ld()["pii_processing"][0]["unit"] == unit
+        assert ("all your records together" in receipt.text()) == (unit == "person")
+        assert ("this one row; other rows of yours have purses of their own" in receipt.text()) == (unit == "record")
+
+
 def test_new_purses_by_row_number_alone_would_be_somebody_elses(tmp_path):
     """The broken twin: without the fingerprint ada pays on from bea's purse, and bea has a full one again."""
     path, held = tmp_path / "ledger", pp.Budgets([1.0, 1.0])
@@ -108,6 +163,32 @@ def test_grants_follow_the_table_and_whoever_left_stays_out(tmp_path):
     assert opened(path).balances(opened(path).members(["cyd"])).tolist() == [0]
     with pytest.raises(pp.InvalidInput, match=r"'ada' allows .* below every rung"):
         brought(0.5, 1.0, 4.0)
+
+
+def test_whoever_lowered_their_own_grant_is_not_raised_again_by_the_table(tmp_path):
+    """`privypurse ledger consent` lowered them, and the next question raised them, without a word."""
+    path = tmp_path / "ledger"
+
+    def brought(*epsilons):
+        return table_ledger(path, pp.Budgets(epsilons, person=IDS), BY_ID).news
+
+    def granted():
+        ledger = opened(path)
+        return [ledger.rungs[place].epsilon for place in ledger.members(IDS).rung.tolist()]
+
+    brought(1.0, 2.0, 4.0)
+    opened(path).change(["cyd"], 1.0, recorded_by="the desk")
+    for _ in range(2):
+        assert brought(1.0, 2.0, 4.0) == "kept at what they said since, below the table: 1"
+        assert granted() == [1.0, 2.0, 1.0]
+    assert brought(2.0, 2.0, 4.0) == "raised: 1, kept at what they said since, below the table: 1"
+    assert granted() == [2.0, 2.0, 1.0]
+    assert brought(1.0, 1.0, 4.0).startswith("lowered: 2")
+    assert brought(1.0, 2.0, 4.0).startswith("raised: 1")  # whom the table lowered it raises
+    opened(path).change(["cyd"], 4.0, recorded_by="the desk")
+    assert brought(1.0, 2.0, 4.0) == ""
+    assert brought(1.0, 2.0, 2.0) == "lowered: 1"
+    assert granted() == [1.0, 2.0, 2.0]
 
 
 def test_what_it_was_made_for_is_kept_to(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.feature_selection import SelectKBest
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
@@ -72,6 +73,7 @@ def test_public_steps_are_not_warned_of(table, seeded):
         FunctionTransformer(np.tanh),
         Normalizer(),
         PolynomialFeatures(2),
+        FrozenEstimator(StandardScaler().fit(PolynomialFeatures(2).fit_transform(np.eye(3)))),  # of public data
         "passthrough",
         ColumnTransformer([("p", PublicEncoder(), [0, 1])], remainder="drop"),
     ]

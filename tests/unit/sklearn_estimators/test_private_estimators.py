@@ -54,6 +54,35 @@ def test_numbers_lie_in_their_range(table, regressor):
     assert np.isfinite(regressor.score(X, y))
 
 
+DAYS = pd.date_range("2020-01-01", periods=48)
+NO_NUMBERS = {
+    "days": DAYS,
+    "days of pandas": pd.Series(DAYS),
+    "time spans": DAYS - DAYS[0],
+    "objects of days": DAYS.date,
+    "text": np.arange(48).astype(str),
+    "text of pandas": pd.Series(np.arange(48).astype(str)),
+    "objects of text": np.arange(48).astype(str).astype(object),
+    "bytes": np.arange(48).astype("S"),
+    "none": np.array([None, *range(47)], dtype=object),
+}
+
+
+@pytest.mark.parametrize("kind", NO_NUMBERS)
+def test_targets_that_are_no_numbers_are_refused(table, regressor, kind):
+    """NumPy makes nanoseconds of days, and NaN of None, without a word."""
+    with pytest.raises(pp.InvalidInput, match="y holds text, dates or nothing where numbers are needed; give"):
+        regressor.fit(table[0], NO_NUMBERS[kind])
+
+
+@pytest.mark.parametrize("kind", [bool, "u1", object, "Int64", "Float64", "boolean"])
+def test_targets_of_any_kind_of_number(table, regressor, kind):
+    X, _, y = table
+    regressor.set_params(random_state=0, steps=1)
+    with pytest.warns(pp.PrivyPurseWarning, match="seed="):
+        assert regressor.fit(X, pd.Series(y > 0).astype(int).astype(kind)).predict(X).shape == (48,)
+
+
 def test_several_classes(table, classifier):
     X, _, y = table
     labels = np.digitize(y, [-3, 3])

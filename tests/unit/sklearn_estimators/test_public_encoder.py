@@ -73,6 +73,46 @@ def test_a_column_of_objects_that_are_numbers_is_not_blamed():
     assert PublicEncoder().fit_transform(frame[["age"]]).tolist() == [[18], [0]]
 
 
+NULLABLE = ["Int64", "Float64", "boolean", "int64[pyarrow]", "double[pyarrow]", "bool[pyarrow]"]
+
+
+@pytest.mark.parametrize("kind", NULLABLE)
+def test_nullable_columns_are_numbers_with_gaps_with_categories_too(kind):
+    frame = pd.DataFrame({"some": pd.Series([1, None, 0], dtype=kind), "town": ["Ulm", "Bonn", "Ulm"]})
+    listed = {"town": pd.Series(["Ulm", None, "Bonn"], dtype="string")}
+    for X in (frame, frame.assign(**listed)):
+        made = PublicEncoder({"some": (0, 1)}, {"town": ["Ulm"]}, add_indicator=True)
+        assert made.fit_transform(X)[:, :2].tolist() == [[1, 0], [0, 1], [-1, 0]]
+        assert PublicEncoder(categories={"town": ["Ulm"]}).fit_transform(X)[:, 0].tolist() == [1, 0, 0]
+    with pytest.raises(pp.InvalidInput, match=r"are needed, in 'town'; list"):
+        PublicEncoder().fit(frame)
+
+
+LISTED = [
+    ([True, False], bool),
+    ([True, False], object),
+    ([True, False], "boolean"),
+    ([True, False], "bool[pyarrow]"),
+    ([1, 2], float),
+    ([1.0, 2.5], float),
+    ([1.5, 1e-5, 1e-7, 12345678901.5, 1e16], float),
+    ([1.5, 1e-5, 1e-7, 12345678901.5, 1e16], object),
+    ([12345678901], float),
+    (["12345678901", 2**53 - 1], float),
+    (["a", b"b", np.str_("c")], object),
+]
+
+
+@pytest.mark.parametrize(("values", "kind"), LISTED)
+def test_each_listed_value_is_found_in_its_column(values, kind):
+    frame = pd.DataFrame({"some": pd.Series(values).astype(kind)})
+    found = PublicEncoder(categories={"some": values}).fit_transform(frame)
+    assert np.array_equal(found[:, : len(values)], np.eye(len(values)))
+    for beside in (["x"] * len(values), [0.5] * len(values), pd.Series([7] * len(values), dtype="Int64")):
+        both = PublicEncoder(categories={0: values, "other": ["x"]}).fit_transform(frame.assign(other=beside))
+        assert np.array_equal(both[:, : len(values)], np.eye(len(values)))
+
+
 def test_it_fits_into_a_column_transformer():
     numbers = ("numbers", PublicEncoder((18, 90)), ["age"])
     towns = ("towns", PublicEncoder(categories={"town": ["Ulm"]}), ["town"])
@@ -88,6 +128,10 @@ def test_it_fits_into_a_column_transformer():
         ({"bounds": {5: (0, 1)}}, "column 5"),
         ({"bounds": {0: 3}}, "pairs of numbers"),
         ({"categories": ["a"]}, "mapping"),
+        ({"categories": {0: "basic"}}, "'basic'; give a list"),
+        ({"categories": {0: 3}}, "hold 3; give a list"),
+        ({"categories": {0: {"a", "b"}}}, "give a list"),
+        ({"categories": {0: ["a", None]}}, "holds None"),
         ({"bounds": {0: (0, 1)}, "categories": {0: ["1"]}}, "both"),
     ],
 )
