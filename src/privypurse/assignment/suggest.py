@@ -19,7 +19,7 @@ from privypurse.assignment.hyperparameters import (
     total_signal,
     walk_of,
 )
-from privypurse.assignment.method import Calibrator, require_budgets
+from privypurse.assignment.method import Calibrator, require_budgets, require_people
 from privypurse.assignment.methods import METHODS
 from privypurse.assignment.outlook import ChosenByGrants
 from privypurse.assignment.suggestion import Suggestion
@@ -71,6 +71,7 @@ def suggest(
         _require_public_noise(method, budgets)
     weights = _count(parameters)
     shape = sizes(guessed, method, weights, steps, batch_size)
+    require_people(shape, guessed, "lower it")
     chosen = METHODS[method]
     sigma = chosen.assign(guessed, Calibrator(shape, accountant_named(accountant))).noise_multiplier
     shape = shape.with_noise(float(f"{sigma:.4g}"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,9 @@ from torch import Tensor, nn
 from privypurse.arrays import AnyArray
 from privypurse.datasets.encoder import Encoder
 from privypurse.datasets.encoding import Range
+from privypurse.datasets.read_otherwise import lost_words
 from privypurse.datasets.targets import Classes, Flags, Number, Target
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.runs.config import Model
 from privypurse.runs.folder import RunFolder
 from privypurse.runs.models import model_of
@@ -136,12 +138,24 @@ class Predictor:
     def inputs(self, frame: Any) -> AnyArray:
         """Rows as the model takes them."""
         if self.encoder is not None:
+            _say_what_is_lost(frame, self.encoder)
             return self.encoder.encode(_columns(frame))
         inputs = np.asarray(frame, dtype=np.float32)
         if inputs.shape[1:] != self.shape:
             wanted = ", ".join(map(str, self.shape))
             raise InvalidInput(f"frame has shape {inputs.shape}; this model takes float32[n, {wanted}]")
         return inputs
+
+
+def _say_what_is_lost(frame: Any, encoder: Encoder) -> None:
+    for name, words in lost_words(frame, encoder).items():
+        warnings.warn(
+            f"the column {name!r} of frame cannot say {', '.join(map(repr, words[:3]))}, which the model knows: "
+            "whoever read it made something else of such cells. Read it as text, as training did: "
+            "pandas.read_csv(…, dtype=str, keep_default_na=False)",
+            PrivyPurseWarning,
+            stacklevel=4,
+        )
 
 
 def _columns(frame: Any) -> Any:

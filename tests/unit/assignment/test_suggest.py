@@ -74,6 +74,8 @@ def test_what_is_given_is_kept_and_the_rest_follows(found):
     assert step == pytest.approx(8, rel=0.05)
     assert step * found.walk / few.walk > 9  # what noise alone would allow
     assert pp.suggest(**GUESS, batch_size=700).batch_size == 700
+    with pytest.raises(pp.InvalidInput, match="only 3,000 people to draw from"):  # as pp.plan would say
+        pp.suggest(**GUESS, batch_size=3_001)
 
 
 @pytest.mark.slow
