@@ -106,19 +106,20 @@ class Client:
         else:
             _refuse_words_of_ledgers(at_most, purpose)
             say_not_kept(seed)
-        dataset, owner = _owned(dataset, budgets, person, example)
+        self._nobody_here = budgets.person is not None and len(dataset) == 0  # type: ignore[arg-type]
+        if self._nobody_here:
+            dataset, person = standing_in(dataset, example), budgets.people_ids()[:1]
+        owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
-        ready = type(dataset) in (TensorDataset, Readable)
-        self._dataset = dataset if ready else Readable(dataset, example)
+        self._dataset = dataset if type(dataset) in (TensorDataset, Readable) else Readable(dataset, example)
         require_trainable(self._dataset, new_model, loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.digest, whose_records(dataset, budgets))
         try:
             self._book.keep_offer(offer.to_json())
             self._book.account(None if ledger is None else ledger.id)
-            cap = None if ledger is None else at_most
-            self.plan, self._account = _local_plan(budgets, owner, offer, self._book, cap), None
+            self.plan, self._account = _local_plan(budgets, owner, offer, self._book, at_most), None
             if ledger is not None:
                 whose = (ledger, offer, budgets, _rates(self.plan))
                 self._account = LedgerAccount(*whose, book=self._book, at_most=at_most, purpose=purpose)
@@ -176,6 +177,10 @@ class Client:
 
     def _plan_now(self) -> Plan:
         """The plan without those who have withdrawn since."""
+        if (
+            self._nobody_here
+        ):  # nor is the record drawn that stands there: who comes and goes changes one person's part
+            return _with_rates(self.plan, np.zeros(self.plan.people))
         if self._account is None:
             return self.plan
         return _with_rates(self.plan, np.where(self._account.takes_part(), _rates(self.plan), 0.0))
@@ -252,16 +257,6 @@ def _refuse_words_of_ledgers(at_most: float | None, purpose: str) -> None:
     given = [f"at_most is {at_most!r}"] * (at_most is not None) + [f"purpose is {purpose!r}"] * bool(purpose)
     if given:
         raise InvalidInput(f"{given[0]}, which a run has in a ledger; give ledger= too, or leave it out")
-
-
-def _owned(
-    dataset: Dataset[Any], budgets: Budgets, person: Any, example: Any
-) -> tuple[Dataset[Any], AnyArray | None]:
-    """The data set, and for each of its records the owner."""
-    if budgets.person is not None and len(dataset) == 0:  # type: ignore[arg-type]
-        # The blank record is one of people who pay in any case, whoever has records.
-        dataset, person = standing_in(dataset, example), budgets.people_ids()[:1]
-    return dataset, _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
 
 
 def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:

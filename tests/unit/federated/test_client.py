@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 import privypurse as pp
 from privypurse.accounting import CertifiedTable
 from privypurse.errors import PrivyPurseWarning, Unsupported
+from privypurse.federated import client as client_module
 from privypurse.federated.client import Declined
 from privypurse.federated.terms import Offer
 
@@ -216,16 +217,22 @@ def test_whether_somebody_has_no_row_or_a_second_one_fails_nothing(tmp_path: Pat
     assert all(np.isfinite(value).all() and value.any() for value in update.values())
 
 
-def test_where_nobody_has_a_record_the_answer_is_noise_alone(tmp_path: Path) -> None:
-    """With next to no noise: what stands in for missing records contributes nothing, though its owner is drawn."""
+def test_where_nobody_has_a_record_the_answer_is_noise_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in for missing records is drawn for nobody: else whoever comes would change two people's parts."""
     budgets = pp.Budgets(np.full(9, 30.0), delta=TERMS.delta, person=IDS)
-    table = CertifiedTable(np.array([1.0]), np.array([20.0]))
-    sizes = []
-    for name, owners in (("nobody", []), ("all", IDS)):
-        quiet = Offer(replace(TERMS, noise_multiplier=1.0, clip_norm=1e-3 if not len(owners) else 1.0), table)
-        client = made(tmp_path / name, dataset=records(len(owners)), budgets=budgets, person=owners, offer=quiet)
-        sizes.append(max(float(np.abs(value).max()) for value in client.answer(1, STATE).values()))
-    assert sizes[0] < 5e-3 < sizes[1]
+    drawn = []
+    real = client_module.train
+
+    def seen(model: Any, optimizer: Any, dataset: Any, plan: pp.Plan, *others: Any, **named: Any) -> Any:
+        drawn.append(plan.levels.rate.max())
+        return real(model, optimizer, dataset, plan, *others, **named)
+
+    monkeypatch.setattr(client_module, "train", seen)
+    for name, owners in (("nobody", []), ("one", IDS[:1])):
+        client = made(tmp_path / name, dataset=records(len(owners)), budgets=budgets, person=owners)
+        assert client.plan.levels.rate.max() == 1.0  # and so everybody pays
+        assert any(value.any() for value in client.answer(1, STATE).values())
+    assert drawn == [0.0, 1.0]
 
 
 def test_a_cap_without_a_ledger_is_refused(tmp_path: Path) -> None:
