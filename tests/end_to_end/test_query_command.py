@@ -138,7 +138,8 @@ def test_ids_are_the_same_people_whether_or_not_one_epsilon_is_for_all(capsys, t
 
 def test_new_purses_are_told_once(capsys, people):
     out = run(capsys, "people.csv count --noise 20")[1]
-    assert "new purses for 400 people\nspending is kept in people.csv.ledger; keep it, its key" in out
+    assert "new purses for 400 rows, known by their number for good (--person COLUMN" in out
+    assert "\nspending is kept in people.csv.ledger; keep it, its key" in out
     assert "new purses" not in run(capsys, "people.csv count --noise 20")[1]
     persons = len(set(people["who"].to_pylist()))
     line = "people.parquet --epsilon 1 --person who histogram city --categories Oslo,Bergen --noise 20"
@@ -354,7 +355,7 @@ def test_a_question_under_a_ledger_is_charged_there_for_whatever_rows(capsys, pe
     # At noise 4 a count costs 16/(2·16) = 0.5 nats at order 16: more than ε = 1 holds, so nobody would be counted.
     code, out, err = run(capsys, f"{UNDER} count --noise 4")
     assert (code, out) == (2, "")
-    assert "noise alone would be told" in err
+    assert "noise alone would be told; take a --noise of 4.0" in err
     asked = "count --noise 6 --where 'age > 200'"  # nobody, and nobody pays
     code, out, err = run(capsys, f"{UNDER} --purpose 'to plan wards' --json --out asked {asked}")
     assert (code, err) == (0, "")

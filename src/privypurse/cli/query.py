@@ -196,7 +196,7 @@ def _try_first(table: dict[str, Any], budgets: pp.Budgets, options: argparse.Nam
         warnings.simplefilter("ignore", PrivyPurseWarning)
         answer = _asked(pp.Analyst(table, budgets, person=budgets.person, seed=options.seed), options)
     if options.question != "sum":  # whom any other touches contributes 1 at least
-        refuse_unpayable(Lifetime.of(rungs_of(budgets)), 1.0 / answer.noise)
+        refuse_unpayable(Lifetime.of(rungs_of(budgets)), 1.0, answer.noise)
 
 
 def _show_where(kept: Kept, options: argparse.Namespace, console: Console) -> None:

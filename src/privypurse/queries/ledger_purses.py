@@ -17,6 +17,7 @@ from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.budgets.budgets import Budgets
 from privypurse.budgets.person_ids import applied, named, texts_of
 from privypurse.errors import InvalidInput
+from privypurse.queries.answers import rounded_up
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _FINEST, _COARSEST, _OCTAVES = 512, 8, 33  # classes in the uppermost octave of norms and in the lowest; octaves
 _NEXT_TO_NOTHING, _BEYOND_ALL = 1e-100, 1e4  # norms over noise: less than a unit, more than any rung holds
 _SMALLEST, _LARGEST = 1e-9, 1e9  # ε of a public cap
+_A_LITTLE_MORE = 1 + 1e-6  # than what whole units round off
 
 
 def _shares() -> FloatArray:
@@ -106,7 +108,7 @@ class LedgerPurses:
         Raise where none does. From the ladder of the ledger alone, which is public.
         """
         if least:
-            refuse_unpayable(self._ledger.lifetime, least / noise)
+            refuse_unpayable(self._ledger.lifetime, least, noise)
         pays = noise * _largest_ratios(self._ledger.lifetime)
         names = [f"{rung.epsilon:g}" for rung, most in zip(self._ledger.rungs, pays, strict=True) if most < least]
         if names:
@@ -136,20 +138,20 @@ def _largest_ratios(lifetime: Lifetime) -> FloatArray:
     return np.asarray(np.sqrt(2 * held / orders).min(axis=1))
 
 
-def refuse_unpayable(lifetime: Lifetime, ratio: float) -> None:
-    """Raise where a contribution of so many deviations of the noise is more than any grant holds for life.
+def refuse_unpayable(lifetime: Lifetime, least: float, noise: float) -> None:
+    """Raise where not even a contribution of norm ``least`` can be paid for by any grant for life.
 
-    Nobody could pay, and noise alone would be told as an answer. Asked of the ladder of all grants that a ledger
-    knows, which is public, not of who is in the data or of what they have left.
+    Nobody could take part, and noise alone would be told as an answer. Asked of the ladder of all grants that a
+    ledger knows, which is public, not of who is in the data or of what they have left.
     """
-    [charge] = charges_of_ratios(lifetime, np.array([ratio]))
+    [charge] = charges_of_ratios(lifetime, np.array([least / noise]))
     if (charge <= lifetime.limits).all(axis=1).any():
         return
-    paid = (lifetime.limits / np.maximum(charge, 1)).min(axis=1).max()
-    more = math.ceil(1000 * max(1.0, ratio / _BEYOND_ALL) / math.sqrt(paid)) / 1000
+    paid = float((lifetime.limits / np.maximum(charge, 1)).min(axis=1).max())
+    enough = max(noise, least / _BEYOND_ALL) / math.sqrt(paid) * _A_LITTLE_MORE
     raise InvalidInput(
         "this question costs everybody whom it touches more than the largest grant in the ledger holds for life, so "
-        f"that noise alone would be told; ask with {more:,} times the noise or more (noise=, or a smaller cost=)"
+        f"that noise alone would be told; take a noise= of {rounded_up(enough)} or more, or a smaller cost="
     )
 
 

@@ -57,7 +57,11 @@ def table_ledger(
     place, news = private.Place.at(resolved(path)), ""
     if not private.is_there(private.Place.at(path)):
         private.make(place, budgets, about=json.dumps(dict(identity), sort_keys=True), first=first)
-        news = f"new purses for {budgets.people:,} people"
+        news = f"new purses for {budgets.people:,} " + (
+            "rows, known by their number for good (--person COLUMN knows people by id, whatever their rows)"
+            if budgets.person is None
+            else "people"
+        )
     ledger = private.opened(place)
     refuse_moved(ledger, path)
     _refuse_another(ledger, path, identity)

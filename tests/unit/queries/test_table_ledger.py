@@ -238,7 +238,7 @@ def test_a_ledger_that_cannot_be_made_leaves_nothing(tmp_path, monkeypatch):
         with pytest.raises(pp.InvalidInput, match="cannot be made: Permission denied"):
             table_ledger(tmp_path / "ledger", pp.Budgets([1.0]), {})
     assert {one.name for one in tmp_path.iterdir()} <= {"ledger.key"}
-    assert table_ledger(tmp_path / "ledger", pp.Budgets([1.0]), {}).news == "new purses for 1 people"
+    assert table_ledger(tmp_path / "ledger", pp.Budgets([1.0]), {}).news.startswith("new purses for 1 rows")
 
 
 def test_two_who_begin_at_once_make_one_ledger(tmp_path):

@@ -243,7 +243,7 @@ def test_a_first_count_at_the_whole_grant_is_refused_before_there_is_a_ledger(ca
     """It printed noise as the answer: for life a purse holds less than one question of its ε by Gaussian DP."""
     code, out, err = run(capsys, table, "count", "--cost", "1")
     assert (code, out) == (2, "")
-    assert "noise alone would be told; ask with 1." in " ".join(err.split())
+    assert "noise alone would be told; take a --noise of 4." in " ".join(err.split())
     assert not table.with_name("people.csv.ledger").exists()
     code, out, err = run(capsys, table, "count", "--cost", "0.8")
     assert code == 0, err
