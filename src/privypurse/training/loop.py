@@ -41,6 +41,7 @@ from privypurse.training.planned_records import PlannedRecords
 from privypurse.training.poisson_loader import Draws
 from privypurse.training.progress import shown
 from privypurse.training.setup import Setup, modes_kept
+from privypurse.training.step_randomness import alone
 from privypurse.training.trained import Trained
 from privypurse.training.validation import Measure, ModelChanged, Validation
 from privypurse.training.watch import Watch
@@ -87,16 +88,15 @@ def train(
 
     ``dataset`` gives (input, label), several inputs and a label, or a dictionary of inputs by name and "labels";
     ``loss_fn(output, label)`` one loss for each record. ``person`` holds the id of each record's owner in their
-    order, for a plan with ids (default: the plan's). ``max_records_per_person, collate_fn``: `PlannedRecords`.
-    ``validate`` (`Validation`, or its data set or function) measures the model on others, for ``Trained.history``;
-    ``callbacks`` get what may be shown. ``individual`` charges each person by their own gradients. ``views``: so
-    often each record goes through the model, for a mean gradient that is clipped (docs/training.md). ``checkpoint``
-    is a folder for one run, which goes on from there when called again; its journal counts every step before it is
-    taken. ``ledger`` is that of the plan, ``purpose`` a word for it: all steps are reserved before the first, those
-    begun charged; with a checkpoint the reservation stands until the last step. ``execution`` holds what cannot
-    change the guarantee. ``seed`` makes a run repeatable, so not private. ``forgiving`` is for parameters of somebody
-    who must not learn from errors, as a server: whose records make model or loss raise contributes zero; isolation is
-    not checked. ``wide_sums``: `PrivateRun`. Guarantee: that of `make_private`, whose code it is.
+    order, for a plan with ids. ``max_records_per_person, collate_fn``: `PlannedRecords`. ``validate`` (`Validation`,
+    or its data set or function) measures the model on others, for ``Trained.history``. ``individual`` charges each
+    person by their own gradients. ``views``: so often each record goes through the model, for a mean gradient that is
+    clipped. ``checkpoint`` is a folder for one run, which goes on from there when called again; its journal counts
+    every step before it is taken. ``ledger`` is that of the plan, ``purpose`` a word for it: all steps are reserved
+    before the first, those begun charged; with a checkpoint it stands until the last step. ``seed`` makes a run
+    repeatable, so not private. ``forgiving`` is for parameters of a server, which must not learn from errors: whose
+    records make model or loss raise contributes zero; isolation is not checked. ``wide_sums``: `PrivateRun`. In
+    another thread a second call waits for this one. Guarantee: that of `make_private`, whose code it is.
     """
     _refuse_scheduler(scheduler, optimizer)
     require_ledger(plan, ledger, seed)
@@ -105,20 +105,21 @@ def train(
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     goal = None if steps is None else integer(steps, "steps")
     begun, watch = time.perf_counter(), Watch(validate, callbacks, records, loss_fn)
-    setup = Setup(records.plan, unwrapped(model), optimizer, seed, views)
-    if forgiving:
-        require_forgivable(setup, individual is not None or records.plan.filter is not None)
-    captured, records = _placed(setup, records)
-    accounting = accounting_of(setup, records, loss_fn, individual)
-    folder, wide = None if checkpoint is None else Path(checkpoint), wide_sums or forgiving
-    run = PrivateRun(setup, accounting, None if folder is None else folder / STEPS, wide)
-    with closing(run), modes_kept(setup.recorder.model):
-        saved = Checkpoints(folder, run, records, optimizer, scheduler, watch)
-        run.charge_to(ledger, purpose)  # before what was saved: the ledger may know of later steps
-        begun_at = _resumed(run, saved)
-        batches, captured = _summed(run, records, loss_fn, captured, forgiving)
-        _take(batches, goal, _Applied(run, optimizer, scheduler, saved, watch), execution.progress)
-    return _outcome(run, begun_at, time.perf_counter() - begun, captured, watch)
+    with alone():
+        setup = Setup(records.plan, unwrapped(model), optimizer, seed, views)
+        if forgiving:
+            require_forgivable(setup, individual is not None or records.plan.filter is not None)
+        captured, records = _placed(setup, records)
+        accounting = accounting_of(setup, records, loss_fn, individual)
+        folder, wide = None if checkpoint is None else Path(checkpoint), wide_sums or forgiving
+        run = PrivateRun(setup, accounting, None if folder is None else folder / STEPS, wide)
+        with closing(run), modes_kept(setup.recorder.model):
+            saved = Checkpoints(folder, run, records, optimizer, scheduler, watch)
+            run.charge_to(ledger, purpose)  # before what was saved: the ledger may know of later steps
+            begun_at = _resumed(run, saved)
+            batches, captured = _summed(run, records, loss_fn, captured, forgiving)
+            _take(batches, goal, _Applied(run, optimizer, scheduler, saved, watch), execution.progress)
+        return _outcome(run, begun_at, time.perf_counter() - begun, captured, watch)
 
 
 def _resumed(run: PrivateRun, saved: Checkpoints) -> int:

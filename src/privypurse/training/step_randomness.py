@@ -9,8 +9,10 @@ divergences are jointly convex). So Python's, NumPy's and torch's own generators
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
@@ -95,6 +97,27 @@ def key_all(key: bytes, device: torch.device | None = None) -> None:
 def borrowed(device: torch.device | None = None, everything: bool = True) -> AbstractContextManager[None]:
     """The global generators are afterwards what they were."""
     return _given_back(_global(device, everything))
+
+
+_alone = threading.RLock()
+
+
+def _renew() -> None:
+    """A process that was forked in the middle of another thread's training has no such thread."""
+    global _alone
+    _alone = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+def alone() -> AbstractContextManager[Any]:
+    """One thread of the process at a time: two would key the same generators, and each find the other's numbers.
+
+    In the same thread one may stand inside another.
+    """
+    return _alone
 
 
 @contextmanager
