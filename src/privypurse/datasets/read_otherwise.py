@@ -20,9 +20,11 @@ _PADDED = re.compile(r"[+-]?0\d+")
 
 def lost_words(frame: Any, encoder: Encoder) -> dict[str, list[str]]:
     """By column the listed words that no cell of a frame of pandas can say, by the column's type and the list."""
-    found = {}
+    found: dict[str, list[str]] = {}
+    if not hasattr(frame, "iloc"):
+        return found
     for name, how in encoder.columns.items():
-        column = frame[name] if isinstance(how, Categories) and name in getattr(frame, "columns", ()) else None
+        column = frame[name] if isinstance(how, Categories) and name in frame.columns else None
         kind = getattr(getattr(column, "dtype", None), "kind", "")
         if lost := [word for word in getattr(how, "values", ()) if kind and _lost(word, kind, encoder, column)]:
             found[name] = lost

@@ -57,7 +57,7 @@ class RoundPrices:
     def _what_would_do(
         self, schedule: Schedule, caps: IntArray, room: IntArray, rung: IntArray, charges: IntArray, short: AnyArray
     ) -> str:
-        """How much less everybody would have to ask for, rounded down: costs go as the square of ε, about."""
+        """About how much less everybody would have to ask for: an estimate, as if costs went as the square of ε."""
         own = np.arange(rung.size), rung
         room = np.array(room)
         room[own] = np.minimum(room[own], caps.diagonal()[rung])  # at other orders a cap follows from what fits here
@@ -67,6 +67,6 @@ class RoundPrices:
             return "Nothing is left there: leave those people out, or plan steps with noise_multiplier= (pp.plan)"
         least = float(schedule.epsilon_by_level.min())
         return (
-            f"Ask for less: {share:g} times everybody's ε would do, or at_most= a little below the least of them, "
+            f"Ask for less: about {share:g} times everybody's ε, or at_most= a little below the least of them, "
             f"{least:g}, which treats all alike"
         )

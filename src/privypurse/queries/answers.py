@@ -99,7 +99,7 @@ class Answer:
         shown = f"{self.value:.6g}" if isinstance(self.value, float) else np.array2string(self.value, precision=6)
         if self.error is not None:
             shown += f" ± about {in_short(self.error)}"
-        elif not self.note:
+        elif np.array_equal(np.ravel(self.value), self.released):  # else the noise is on other numbers than these
             shown += f" (noise of standard deviation {self.noise:g})"
         return f"{shown}{self.note and f' ({self.note})'}; {self.says}"
 

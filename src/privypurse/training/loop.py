@@ -104,8 +104,8 @@ def train(
         say_not_kept(seed)
     records = PlannedRecords(dataset, plan.for_records(person), execution, max_records_per_person, collate_fn)
     goal = None if steps is None else integer(steps, "steps")
-    begun, watch = time.perf_counter(), Watch(validate, callbacks, records, loss_fn)
     with alone():
+        begun, watch = time.perf_counter(), Watch(validate, callbacks, records, loss_fn)
         setup = Setup(records.plan, unwrapped(model), optimizer, seed, views)
         if forgiving:
             require_forgivable(setup, individual is not None or records.plan.filter is not None)

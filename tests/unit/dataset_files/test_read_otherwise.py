@@ -4,6 +4,7 @@ import io
 import warnings
 
 import pandas as pd
+import pyarrow as pa
 import torch
 from torch import nn
 
@@ -42,6 +43,7 @@ def test_what_a_reader_took_away_is_named_by_column() -> None:
         "grade": ["NA", "null"],
     }
     assert lost_words({"age": [1], "member": ["True"], "code": ["01"], "grade": ["NA"]}, ENCODER) == {}
+    assert lost_words(pa.Table.from_pandas(frame()), ENCODER) == {}  # known of pandas alone
     whole = Encoder({"code": Categories(("1", "2", "10")), "grade": Categories(("A", "B"))}, missing=("NA", "null"))
     assert lost_words(frame(), whole) == {}  # nothing is lost where NA is to be missing and codes are plain
 

@@ -220,8 +220,10 @@ def test_histograms_and_means_are_refused_as_counts_are(new_ledger, question):
 def test_notes_about_grants_follow_from_the_ladder_alone(new_ledger):
     ledger = new_ledger()
     asks = opened(ledger)
-    note = asks.count(noise=3.0).note
+    answer = asks.count(noise=3.0)
+    note = answer.note
     assert note == "whoever allows ε = 0.5 or 1 cannot pay for this, even with a full purse"
+    assert "(noise of standard deviation 3)" in str(answer)  # a note does not take its place
     alone = silenced(Analyst({"x": np.ones(1)}, budgets(["ada"]), person=["ada"], ledger=ledger))
     assert alone.count(noise=3.0).note == note  # whoever is in the data, whatever they have left
     assert not asks.count(noise=20.0).note
