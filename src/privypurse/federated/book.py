@@ -82,8 +82,8 @@ class Book:
 
     def _refuse_uncounted(self, begun: Sequence[int]) -> None:
         """A round is counted before it is answered, so an answer beside a book that does not count it is newer."""
-        answered = {int(path.stem.removeprefix("answer-")) for path in self.folder.glob("answer-*.npz")}
-        if uncounted := sorted(answered - set(begun)):
+        names = (path.stem.removeprefix("answer-") for path in self.folder.glob("answer-*.npz"))
+        if uncounted := sorted({int(name) for name in names if name.isdecimal()} - set(begun)):
             raise InvalidInput(
                 f"{self.folder / _FILE} does not count round {uncounted[0]}, which was answered: it is an old copy. "
                 "Put the newest back, or take another folder and mind that everybody's ε is spent again"

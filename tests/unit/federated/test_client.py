@@ -247,6 +247,7 @@ def test_a_book_that_is_older_than_an_answer_beside_it_is_an_old_copy(tmp_path: 
     client.answer(1, STATE)
     client.close()
     before = (tmp_path / "book").read_bytes()
+    (tmp_path / "answer-1 (copy).npz").write_bytes(b"somebody's own")  # is no answer of ours
     client = made(tmp_path)
     client.answer(2, STATE)
     client.close()
