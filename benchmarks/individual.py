@@ -33,6 +33,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse import datasets
+from privypurse._storage import replace_file
 from privypurse.accounting import Filter, Odometer
 from privypurse.accounting.odometer import renyi_epsilons
 from privypurse.datasets.images import Images
@@ -68,7 +69,7 @@ class Task:
 TASKS = {
     "mnist": Task(datasets.mnist, "tramer-boneh-mnist", 2.4, 1024, 100, 2.0, 0.1, 0.0, 4096),
     "cifar10": Task(datasets.cifar10, "resnet-20", 7.8, 4096, 30, 10.0, 0.02, 0.9, 1024),
-    "wrn-16-4": Task(datasets.cifar10, "wrn-16-4", 7.8, 4096, 300, 1.0, 4.0, 0.0, 2000, 0.9999),
+    "wrn-16-4": Task(datasets.cifar10, "wrn-16-4", 7.8, 4096, 300, 1.0, 4.0, 0.0, 2200, 0.9999),
 }
 
 
@@ -89,6 +90,35 @@ class Course:
     seconds: float
 
 
+@dataclass(eq=False)
+class Saved:
+    """A run's checkpoint, at most one a minute: a run that was broken off goes on from it to the same end."""
+
+    path: Path | None
+    parts: dict[str, Any]
+    """What has a state: model, optimizer, averages."""
+    saved: float = 0.0
+
+    def resumed(self, device: str) -> tuple[list[Tensor], float]:
+        """The norms so far, and when the run would have begun had it not been broken off."""
+        self.saved = time.perf_counter()
+        if self.path is None or not self.path.is_file():
+            return [], self.saved
+        state = torch.load(self.path, map_location=device, weights_only=True)
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+        return list(state["norms"]), self.saved - state["seconds"]
+
+    def step(self, norms: list[Tensor], begun: float) -> None:
+        if self.path is None or time.perf_counter() < self.saved + 60:
+            return
+        self.saved = time.perf_counter()
+        state = {name: part.state_dict() for name, part in self.parts.items()}
+        state |= {"norms": torch.stack(norms), "seconds": self.saved - begun}
+        replace_file(self.path, partial(torch.save, state))
+        print(f"{len(norms):,} steps in {self.saved - begun:,.0f} s", flush=True)
+
+
 def train(
     task: Task,
     plan: pp.Plan,
@@ -99,13 +129,13 @@ def train(
     device: str,
     headroom: float = 1.0,
     passes: float = 1.0,
+    checkpoint: Path | None = None,
 ) -> Course:
     torch.manual_seed(seed)
     inner = placed(task.network, tuple(data.tensors[0].shape[1:]), 10, torch.device(device))
     optimizer = torch.optim.SGD(inner.parameters(), lr=task.learning_rate, momentum=task.momentum)
     averages = None if task.average is None else Averages(inner, [task.average])
     every = max(1, round(len(data) / task.batch_size / passes))
-    begun = time.perf_counter()
     model, private, loader = pp.make_private(
         inner,
         optimizer,
@@ -118,7 +148,9 @@ def train(
     )
     some = torch.as_tensor(watched, device=device)
     x, y = (tensor[some] for tensor in data.tensors)
-    norms: list[Tensor] = []
+    parts = {"model": inner, "optimizer": private} | ({} if averages is None else {"averages": averages})
+    saved = Saved(checkpoint, parts)
+    norms, begun = saved.resumed(device)
     for inputs, label in loader:
         if len(norms) == private.steps_taken:  # the first batch of a step: the model is as the step finds it
             found = pp.per_record_norms(inner, LOSS, x, y) / plan.clip_norm
@@ -130,8 +162,10 @@ def train(
         private.zero_grad()
         torch.autograd.backward(F.cross_entropy(model(inputs), label))
         private.step()
-        if averages is not None and private.steps_taken > taken:
-            averages.step()
+        if private.steps_taken > taken:
+            if averages is not None:
+                averages.step()
+            saved.step(norms, begun)
     spending = private.spending()
     if averages is not None and task.average is not None:
         averages.put(task.average)
@@ -170,6 +204,7 @@ def measure(
     variants: list[str],
     passes: float = 1.0,
     watch: int = WATCHED,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     task = TASKS[name]
     images = task.images()
@@ -188,7 +223,8 @@ def measure(
     report["norm_passes_per_epoch"] = passes
     for variant in variants:
         clip, headroom = VARIANTS[variant]
-        course = train(task, plan, data, clip, watched, seed, device, headroom, passes)
+        checkpoint = None if folder is None else folder / f"{name}-{seed}-{variant}.pt"
+        course = train(task, plan, data, clip, watched, seed, device, headroom, passes, checkpoint)
         report[variant] = judged(course, plan, task, data, test, watched, seed)
         print(variant, json.dumps(report[variant], default=_plain), flush=True)
     return report
@@ -264,10 +300,13 @@ def main() -> None:
     parser.add_argument("--passes", type=float, default=1.0, help="norm passes in an epoch (default: 1)")
     parser.add_argument("--watched", type=int, default=WATCHED, help="records looked at in every step (1000)")
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="save there once a minute, and go on from it")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
     warnings.simplefilter("ignore", PrivyPurseWarning)
-    how = options.passes, options.watched
+    if options.checkpoints:
+        options.checkpoints.mkdir(parents=True, exist_ok=True)
+    how = options.passes, options.watched, options.checkpoints
     report = measure(options.task, options.seed, options.device, options.steps, options.variants, *how)
     if options.out:
         report |= {"torch": torch.__version__, "device": options.device}
