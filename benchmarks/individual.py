@@ -46,6 +46,8 @@ from reproductions.networks import placed
 DELTA = 1e-5
 WATCHED = 1000
 FINE = 10_000
+BETWEEN = 60.0
+"""Seconds from one checkpoint to the next."""
 LOSS = partial(F.cross_entropy, reduction="none")
 
 
@@ -110,7 +112,7 @@ class Saved:
         return list(state["norms"]), self.saved - state["seconds"]
 
     def step(self, norms: list[Tensor], begun: float) -> None:
-        if self.path is None or time.perf_counter() < self.saved + 60:
+        if self.path is None or time.perf_counter() < self.saved + BETWEEN:
             return
         self.saved = time.perf_counter()
         state = {name: part.state_dict() for name, part in self.parts.items()}
@@ -223,7 +225,7 @@ def measure(
     report["norm_passes_per_epoch"] = passes
     for variant in variants:
         clip, headroom = VARIANTS[variant]
-        checkpoint = None if folder is None else folder / f"{name}-{seed}-{variant}.pt"
+        checkpoint = None if folder is None else folder / f"{name}-{seed}-{variant}-{passes:g}-{watch}.pt"
         course = train(task, plan, data, clip, watched, seed, device, headroom, passes, checkpoint)
         report[variant] = judged(course, plan, task, data, test, watched, seed)
         print(variant, json.dumps(report[variant], default=_plain), flush=True)
