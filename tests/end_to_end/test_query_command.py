@@ -327,6 +327,24 @@ def test_an_answer_can_be_written_as_a_public_file(capsys, people, tmp_path):
     assert [file.public for file in RunFolder.open("seeded").files.values()] == [False] * 3
 
 
+def test_a_public_answer_says_nothing_of_what_one_person_grants(capsys, tmp_path):
+    """The rungs of a table's own ledger are its people's ε (rule 6): whoever has the table is told, a page is not."""
+    shown, kept = [], []
+    for name, epsilon in (("one", 0.37), ("other", 3.0)):
+        rows = "".join(f"p{number},3\n" for number in range(300))
+        (tmp_path / f"{name}.csv").write_text(f"who,epsilon\nc7,{epsilon}\n{rows}", encoding="utf-8")
+        code, out, err = run(
+            capsys, f"{name}.csv --person who --epsilon epsilon --ledger none --out {name} count --noise 9"
+        )
+        assert code == 0, err
+        shown.append(" ".join(out.split()))
+        answer = json.loads((tmp_path / name / "answer.json").read_text(encoding="utf-8"))
+        kept.append({key: said for key, said in answer.items() if key not in ("value", "released")})
+    assert "whoever allows ε = 0.37 cannot pay for this" in shown[0]
+    assert "cannot pay" not in shown[1]
+    assert kept[0] == kept[1]
+
+
 @pytest.fixture
 def ledger(people, monkeypatch):
     """Of the people in the table, half of whom grant 0.5 and half 1."""

@@ -54,8 +54,9 @@ def _state(path: Path) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def read_table(path: str | Path) -> dict[str, AnyArray]:
-    """All columns of a .csv or .parquet file, as arrays to ask about.
+def read_table(path: str | Path) -> dict[str, Any]:
+    """All columns of a .csv or .parquet file, as Arrow arrays to ask about: they state what they hold, and keep whole
+    numbers whole beside an empty cell.
 
     A column of a CSV file holds whole numbers, numbers, true or false, or dates if every cell that is not empty does,
     and text otherwise; an empty cell is missing. So one cell decides about the kind of its column, which is taken to
@@ -67,9 +68,7 @@ def read_table(path: str | Path) -> dict[str, AnyArray]:
     if len(set(names)) < len(names):
         raise InvalidInput(f"{file} has two columns of the same name; rename one")
     columns = {name: values.combine_chunks() for name, values in zip(names, _read(file).columns, strict=True)}
-    if _is_csv(file):
-        columns = {name: _told_apart(text) for name, text in columns.items()}
-    return {name: _as_numpy(values) for name, values in columns.items()}
+    return {name: _told_apart(text) for name, text in columns.items()} if _is_csv(file) else columns
 
 
 def _is_csv(path: Path) -> bool:
@@ -350,9 +349,3 @@ def _told_apart(text: Any) -> Any:
         except pa.ArrowInvalid:
             continue
     return cells
-
-
-def _as_numpy(values: Any) -> AnyArray:
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    return np.asarray(values.to_numpy(zero_copy_only=False))

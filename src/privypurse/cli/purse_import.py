@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 import privypurse as pp
 from privypurse._validate import real
-from privypurse.arrays import AnyArray
 from privypurse.cli.arguments import ledger_is_named, number_or_name, open_latest
 from privypurse.cli.showing import say
 from privypurse.cli.table_purses import budgets_of, check_options, fingerprint_of, identity_of_table, private_path
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 def _ledger(
     options: argparse.Namespace,
-    table: dict[str, AnyArray],
+    table: dict[str, Any],
     budgets: pp.Budgets,
     charge: Callable[[pp.Ledger], bool],
 ) -> tuple[pp.Ledger | None, bool]:

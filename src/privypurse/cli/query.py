@@ -246,8 +246,8 @@ def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None
         about = "" if answer.error is None else f" ± about {in_short(answer.error)}"
         value = _rounded(float(answer), answer.error or answer.noise)
         console.print(f"[bold]{options.question}: {value}{about}[/]")
-    if answer.note:
-        say(console, answer.note)
+    for note in filter(None, (answer.note, answer.internal_note)):
+        say(console, note)
     what = "count and scaled sum" if options.question == "mean" else "each number"
     say(console, f"noise: normal, standard deviation {answer.noise:g} on {what}")
     say(console, f"{answer.says}; whom it does not touch pays nothing")

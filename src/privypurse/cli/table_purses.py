@@ -36,7 +36,7 @@ def check_options(options: argparse.Namespace) -> None:
         raise pp.InvalidInput("a ledger knows people by id; give --person, the column of ids")
 
 
-def purses_of(options: argparse.Namespace, table: dict[str, AnyArray], budgets: pp.Budgets) -> Kept:
+def purses_of(options: argparse.Namespace, table: dict[str, Any], budgets: pp.Budgets) -> Kept:
     """The ledger for this table's people, and their budgets by id; purses of an earlier day that are not in it are
     named, or everybody would have a full one again.
     """
@@ -58,7 +58,7 @@ def purses_of(options: argparse.Namespace, table: dict[str, AnyArray], budgets: 
     return kept
 
 
-def budgets_of(options: argparse.Namespace, table: dict[str, AnyArray]) -> pp.Budgets:
+def budgets_of(options: argparse.Namespace, table: dict[str, Any]) -> pp.Budgets:
     """What people allow, as the table or the command says; a named ledger knows that already."""
     from privypurse.budgets.tables import FileColumns
 
@@ -79,7 +79,7 @@ def _ids(options: argparse.Namespace) -> AnyArray | None:
     return None if options.person is None else FileColumns(Path(options.table)).ids(options.person)
 
 
-def identity_of_table(options: argparse.Namespace, table: dict[str, AnyArray]) -> dict[str, str]:
+def identity_of_table(options: argparse.Namespace, table: dict[str, Any]) -> dict[str, str]:
     """Whose purses a private ledger keeps, and where ε and δ come from."""
     from privypurse.queries.table_ledger import DATA_SET
 
@@ -95,7 +95,7 @@ def identity_of_table(options: argparse.Namespace, table: dict[str, AnyArray]) -
     return {"people": "rows by number", DATA_SET: fingerprint_of(table), **identity}
 
 
-def fingerprint_of(table: dict[str, AnyArray]) -> str:
+def fingerprint_of(table: dict[str, Any]) -> str:
     from privypurse.queries.rows import rows_of
 
     return rows_of(table).fingerprint()

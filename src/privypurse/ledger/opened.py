@@ -76,6 +76,14 @@ class OpenLedger:
     def __repr__(self) -> str:
         return f"Ledger({self._database})"
 
+    @property
+    def rungs_are_public(self) -> bool:
+        """Whether its rungs were named for everybody, as by `privypurse ledger init`.
+
+        Those of a ledger that says whose purses it has follow from what these people granted.
+        """
+        return not self.about
+
     def same_as(self, other: OpenLedger) -> bool:
         """Whether both are one ledger, and not one a copy of the other."""
         one, two = self._database.path, other._database.path

@@ -20,7 +20,7 @@ from privypurse.errors import InvalidInput
 from privypurse.queries.answers import Answer, Cost, epsilon_of
 from privypurse.queries.bins import place_by_category, place_by_edge
 from privypurse.queries.callables import numbers_of, truths_of
-from privypurse.queries.columns import Column, Mask, Numbers, Truths
+from privypurse.queries.columns import Column, Mask, Numbers, Truths, is_arrow
 from privypurse.queries.conditions import Condition, named
 from privypurse.queries.contributions import Contributions, Dense, by_person, in_bins
 from privypurse.queries.ledger_purses import LedgerPurses
@@ -118,7 +118,7 @@ class Analyst:
                 )
             if isinstance(person, str):
                 self._column(person)  # is there one?
-                person = list(data[person])
+                person = data[person].to_pylist() if is_arrow(data[person]) else list(data[person])
             require_same_order("data", data, person=person)
             return budgets.owners_of(person, self._rows.count)
         if person is not None:
@@ -295,12 +295,13 @@ class Analyst:
                     "this analyst is closed, or was made by another process; make a new one, with a ledger where "
                     "spending is to add up"
                 )
-            note = ""
+            note = internal = ""
             if not isinstance(self.purses, Filter):
-                note = self.purses.say_who_cannot(price.clip, price.noise, price.clip if alike else least)
+                said = self.purses.say_who_cannot(price.clip, price.noise, price.clip if alike else least)
+                note, internal = (said, "") if self.purses.rungs_are_public else ("", said)
             released = frozen(self._paid(contributions, price, alike=alike))
         value = released if read is None else read(released)
-        return Answer(value, price.noise, price.cost, released, note=note, alike=alike)
+        return Answer(value, price.noise, price.cost, released, note=note, internal_note=internal, alike=alike)
 
     def _paid(self, contributions: Contributions, price: Price, *, alike: bool) -> FloatArray:
         clip, noise, purses = price.clip, price.noise, self.purses

@@ -53,6 +53,8 @@ class Answer:
     """About the standard deviation of ``value`` itself where that is not ``noise``; from released numbers alone."""
     note: str = ""
     """What has to be known about the value, from public and released numbers alone."""
+    internal_note: str = ""
+    """What else has to be known, where it follows from what people granted: for the trusted curator, on no page."""
     alike: bool = False
     """Whether everybody who is counted pays the same; else ``cost`` is the most that somebody may pay."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from privypurse.arrays import IntArray
+from privypurse.arrays import AnyArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.queries.columns import Column, Numbers, Text, Truths
 
@@ -51,11 +51,26 @@ def place_by_category(column: Column, name: str, categories: Sequence[Any]) -> t
         )
     if not all(isinstance(value, bool | int | float | np.number | np.bool_) for value in listed):
         raise InvalidInput(f"the column {name!r} holds {column.kind}; give categories= of that kind")
+    values, numbers, places = _comparable(column, listed)
+    if not places.size:
+        return np.full(values.size, -1, dtype=np.int64), len(listed)
+    order = np.argsort(numbers)
+    nearest = np.minimum(np.searchsorted(numbers[order], values), numbers.size - 1)
+    matches = (numbers[order][nearest] == values) & column.known()
+    return np.where(matches, places[order][nearest], -1).astype(np.int64), len(listed)
+
+
+def _comparable(column: Numbers | Truths, listed: list[Any]) -> tuple[AnyArray, AnyArray, IntArray]:
+    """The column's values, the listed ones that it can hold, both of one kind, and the places of those.
+
+    Whole numbers stay whole: as floats, large ones would fall together.
+    """
+    values = column.values
+    if values.dtype.kind in "iu" and all(isinstance(value, int | np.integer) for value in listed):
+        most = np.iinfo(values.dtype)
+        held = [place for place, value in enumerate(listed) if most.min <= value <= most.max]
+        return values, np.array([listed[place] for place in held], dtype=values.dtype), np.array(held, dtype=np.int64)
     numbers = np.asarray(listed, dtype=np.float64)
     if np.isnan(numbers).any():
         raise InvalidInput("categories holds NaN, which equals nothing")
-    order = np.argsort(numbers)
-    values = column.values.astype(np.float64)
-    nearest = np.minimum(np.searchsorted(numbers[order], values), numbers.size - 1)
-    matches = (numbers[order][nearest] == values) & column.known()
-    return np.where(matches, order[nearest], -1).astype(np.int64), len(listed)
+    return values.astype(np.float64), numbers, np.arange(numbers.size)

@@ -8,10 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from privypurse.arrays import AnyArray, IntArray
+from privypurse.arrays import AnyArray, FloatArray, IntArray
 from privypurse.errors import InvalidInput
 
 Mask = npt.NDArray[np.bool_]
+
+_EXACT = 2.0**53
+_COARSE = ("Y", "M", "W", "D", "h", "m", "s", "ms")  # units that reach further than microseconds
+_EARLIEST, _LATEST = np.datetime64("-290000-01-01"), np.datetime64("290000-01-01")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,20 +28,49 @@ class _Values:
 
     def known(self) -> Mask:
         """Which rows have a value."""
-        return np.ones(self.values.shape[0], dtype=bool)
+        return np.ones(self.values.shape, dtype=bool)
 
     def bytes_of(self) -> list[AnyArray]:
         """All that it holds, as arrays that have bytes of their own."""
         return [self.values]
 
 
-class Numbers(_Values):
-    """Missing is NaN."""
+@dataclass(frozen=True, eq=False)
+class _Marked(_Values):
+    """Of values that cannot say by themselves that they are missing."""
+
+    missing: Mask | None = None
+
+    def known(self) -> Mask:
+        return super().known() if self.missing is None else ~self.missing
+
+    def bytes_of(self) -> list[AnyArray]:
+        return [self.values] if self.missing is None else [self.values, self.missing]
+
+
+class Numbers(_Marked):
+    """Missing is NaN, or marked among whole numbers: they stay what they are, or one person's empty cell would round
+    everybody else's.
+    """
 
     kind = "numbers"
 
     def known(self) -> Mask:
         return ~np.isnan(self.values) if self.values.dtype.kind == "f" else super().known()
+
+    def floats(self) -> FloatArray:
+        """As float64, each by itself; a missing one is NaN."""
+        floats = self.values.astype(np.float64)
+        return floats if self.missing is None else np.where(self.missing, np.nan, floats)
+
+    def bytes_of(self) -> list[AnyArray]:
+        if self.missing is not None and (np.abs(self.values.astype(np.float64)) < _EXACT).all():
+            return [self.floats()]  # as they were kept before: purses beside a table know it by these bytes
+        return super().bytes_of()
+
+
+class Truths(_Marked):
+    kind = "true or false"
 
 
 class Dates(_Values):
@@ -48,17 +81,12 @@ class Dates(_Values):
     def known(self) -> Mask:
         return ~np.isnat(self.values)
 
-
-@dataclass(frozen=True, eq=False)
-class Truths(_Values):
-    missing: Mask | None = None
-    kind = "true or false"
-
-    def known(self) -> Mask:
-        return super().known() if self.missing is None else ~self.missing
-
-    def bytes_of(self) -> list[AnyArray]:
-        return [self.values] if self.missing is None else [self.values, self.missing]
+    def microseconds(self) -> AnyArray:
+        """Cut to whole ones, in which any two dates can be compared: far ones would overflow nanoseconds."""
+        if np.datetime_data(self.values.dtype)[0] in _COARSE:
+            ends = (end.astype(self.values.dtype) for end in (_EARLIEST, _LATEST))
+            return np.asarray(np.clip(self.values, *ends).astype("datetime64[us]"))
+        return self.values.astype("datetime64[us]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +134,11 @@ Column = Numbers | Truths | Text | Dates | Other
 
 
 def column(values: Any) -> Column:
-    """A column from an array, a tensor or a pandas Series. What kind it is belongs to the public schema."""
+    """A column from an array, a tensor, a pandas Series or an Arrow array. What kind it is belongs to the public
+    schema: where values have a type of their own, as in Arrow, no cell decides about it.
+    """
+    if says_its_type(values) and (arrow := _typed(values)) is not None:
+        return _of_arrow(arrow)
     array = as_array(values)
     if array.ndim != 1:
         return Other(array, "more than one number a row")
@@ -122,34 +154,72 @@ def column(values: Any) -> Column:
     return Other(array, f"{array.dtype}")
 
 
+def is_arrow(values: Any) -> bool:
+    return type(values).__module__.partition(".")[0] == "pyarrow"
+
+
+def says_its_type(values: Any) -> bool:
+    """Whether a column has a type other than NumPy's, such as pandas' nullable ones: its cells may all be missing."""
+    numpys = isinstance(getattr(values, "dtype", np.dtype(object)), np.dtype)
+    return is_arrow(values) or not (numpys or hasattr(values, "detach"))
+
+
+def _typed(values: Any) -> Any:
+    """As an Arrow array of the type that it says; None where Arrow has none for it."""
+    import pyarrow as pa
+
+    try:
+        return values if is_arrow(values) else pa.array(values, from_pandas=True)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return None
+
+
 def _of_objects(array: AnyArray) -> Column:
     import pyarrow as pa  # when a table is asked about, not before
-    import pyarrow.compute as pc
 
     try:
         arrow = _as_arrow(array.astype(object) if array.dtype.kind == "T" else array)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         return Other(array, "a mix of kinds")
+    if not pa.types.is_large_binary(arrow.type):
+        return _of_arrow(arrow)
+    coded = _of_words(arrow)
+    coded.words[:] = [word.decode("utf-8", "surrogatepass") for word in coded.words]
+    return coded
+
+
+def _of_arrow(arrow: Any) -> Column:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if isinstance(arrow, pa.ChunkedArray):
         arrow = arrow.combine_chunks()
-    if pa.types.is_null(arrow.type):
-        return Text(np.full(array.size, -1, np.int64), np.empty(0, dtype=object))
-    binary = pa.types.is_large_binary(arrow.type)  # see _as_arrow
-    if binary or pa.types.is_string(arrow.type) or pa.types.is_large_string(arrow.type):
-        coded = arrow.dictionary_encode()
-        codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        words = np.asarray(coded.dictionary.to_numpy(zero_copy_only=False), dtype=object)
-        if binary:
-            words[:] = [word.decode("utf-8", "surrogatepass") for word in words]
-        return Text(codes, words)
-    if pa.types.is_boolean(arrow.type):
+    kinds = pa.types
+    if kinds.is_dictionary(arrow.type):
+        arrow = arrow.dictionary_decode()
+    if kinds.is_null(arrow.type):
+        return Text(np.full(len(arrow), -1, np.int64), np.empty(0, dtype=object))
+    if kinds.is_string(arrow.type) or kinds.is_large_string(arrow.type) or kinds.is_string_view(arrow.type):
+        return _of_words(arrow.cast(pa.large_string()))
+    if kinds.is_boolean(arrow.type) or kinds.is_integer(arrow.type):
         missing = pc.is_null(arrow).to_numpy(zero_copy_only=False) if arrow.null_count else None
-        return Truths(arrow.fill_null(False).to_numpy(zero_copy_only=False), missing)
-    if pa.types.is_integer(arrow.type) or pa.types.is_floating(arrow.type) or pa.types.is_decimal(arrow.type):
-        return Numbers(arrow.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-    if pa.types.is_date(arrow.type) or pa.types.is_timestamp(arrow.type):
-        return Dates(arrow.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False))
-    return Other(array, f"{arrow.type}")
+        nothing = pa.scalar(0).cast(arrow.type)
+        held = arrow.fill_null(nothing).to_numpy(zero_copy_only=False)
+        return Truths(held, missing) if kinds.is_boolean(arrow.type) else Numbers(held, missing)
+    if kinds.is_decimal(arrow.type):
+        arrow = arrow.cast(pa.float64(), safe=False)
+    if kinds.is_floating(arrow.type):
+        return Numbers(arrow.to_numpy(zero_copy_only=False))
+    if kinds.is_date(arrow.type) or kinds.is_timestamp(arrow.type):
+        return Dates(arrow.to_numpy(zero_copy_only=False))
+    held = arrow.to_numpy(zero_copy_only=False) if kinds.is_primitive(arrow.type) else np.empty(0, dtype=object)
+    return Other(held, f"{arrow.type}")
+
+
+def _of_words(arrow: Any) -> Text:
+    coded = arrow.dictionary_encode()
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return Text(codes, np.asarray(coded.dictionary.to_numpy(zero_copy_only=False), dtype=object))
 
 
 def _as_arrow(array: AnyArray) -> Any:
@@ -172,7 +242,18 @@ def _utf8(word: str) -> bytes:
 
 
 def as_array(values: Any) -> AnyArray:
-    """A NumPy array of an array, a list, a tensor (on any device) or a Series."""
+    """A NumPy array of an array, a list, a tensor (on any device), a Series or an Arrow array.
+
+    Of Arrow, whole numbers are floats and what is missing is not true, whether or not there is an empty cell.
+    """
+    if is_arrow(values):
+        import pyarrow as pa
+
+        if pa.types.is_integer(values.type):
+            values = values.cast(pa.float64(), safe=False)
+        elif pa.types.is_boolean(values.type):
+            values = values.fill_null(False)
+        return np.asarray(values.to_numpy() if isinstance(values, pa.ChunkedArray) else values)
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":  # which NumPy does not know

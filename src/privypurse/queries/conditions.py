@@ -182,8 +182,8 @@ class Condition:
     def _number(self, node: ast.expr, columns: Mapping[str, Column]) -> AnyArray:
         value = self._value(node, columns)
         if isinstance(value, Numbers) or (isinstance(value, _Constant) and value.kind == "numbers"):
-            given = value.values if isinstance(value, Numbers) else value.value
-            return np.asarray(given, dtype=np.float64)  # whole numbers of a few bits would wrap around
+            # As floats: whole numbers of a few bits would wrap around.
+            return value.floats() if isinstance(value, Numbers) else np.asarray(value.value, dtype=np.float64)
         raise InvalidInput(f"the condition {self.text!r} computes with {self._said(node)}, which holds {value.kind}")
 
     def _date(self, value: _Constant, node: ast.expr) -> Dates:
@@ -238,12 +238,13 @@ def _compare(op: type[ast.cmpop], first: Column | _Constant, second: Column | _C
         left, right = np.append(first.words, "")[first.codes], np.append(second.words, "")[second.codes]
         return np.asarray(does(left, right), dtype=bool) & first.known() & second.known()
     mask = np.asarray(does(_raw(first), _raw(second)), dtype=bool)
-    if op is ast.NotEq or isinstance(first, Truths) or isinstance(second, Truths):
-        for side in (first, second):  # elsewhere NaN and NaT compare as False by themselves
-            if not isinstance(side, _Constant) and np.ndim(_raw(side)):
-                mask = mask & side.known()
+    for side in (first, second):
+        if not isinstance(side, _Constant) and np.ndim(_raw(side)):
+            mask = mask & side.known()
     return mask
 
 
-def _raw(value: Column | _Constant) -> Any:
-    return value.value if isinstance(value, _Constant) else getattr(value, "values")  # noqa: B009
+def _raw(value: Any) -> Any:
+    if isinstance(value, Dates):
+        return value.microseconds()
+    return value.value if isinstance(value, _Constant) else value.values

@@ -70,6 +70,7 @@ class LedgerPurses:
         held = np.array([2 * np.ldexp(float(rung.limit), -40) / rung.order for rung in ledger.rungs])
         self.total = frozen(held[self._members.rung.astype(np.int64)])
         """What everybody's purse holds when full, in μ²: a function of grants, which are public."""
+        self.rungs_are_public = ledger.rungs_are_public
 
     def places(self, person: Any, records: int) -> IntArray:
         """For each record, by its owner's id, the place of their purse; raise where somebody has two records."""
@@ -105,7 +106,7 @@ class LedgerPurses:
     def say_who_cannot(self, clip: float, noise: float, least: float) -> str:
         """Of a question whose contributions have norms from ``least`` to ``clip``: which grants do not pay for it.
 
-        Raise where none does. From the ladder of the ledger alone, which is public.
+        Raise where none does. From the ladder of the ledger alone, which is public if `rungs_are_public`.
         """
         if least:
             refuse_unpayable(self._ledger.lifetime, least, noise)

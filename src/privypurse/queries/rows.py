@@ -12,7 +12,7 @@ import numpy as np
 from privypurse._storage import digest_of_arrays
 from privypurse.arrays import AnyArray, IntArray, frozen
 from privypurse.errors import InvalidInput
-from privypurse.queries.columns import Column, as_array, column
+from privypurse.queries.columns import Column, as_array, column, says_its_type
 
 PROBES = 7
 _DAY = np.datetime64("1970-01-01")
@@ -104,7 +104,8 @@ class ArrayRows:
         if not parts:
             raise InvalidInput("the data have no columns")
         # Read-only views: a callable that writes into its rows would change the data for the next question.
-        parts = {name: part if _is_tensor(part) else frozen(np.asarray(part)) for name, part in parts.items()}
+        given = parts
+        parts = {name: part if _is_tensor(part) else frozen(as_array(part)) for name, part in given.items()}
         lengths = {name: _length(part, name) for name, part in parts.items()}
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{name}: {length:,}" for name, length in lengths.items())
@@ -113,7 +114,9 @@ class ArrayRows:
             )
         self._data, self.count = _like(data, parts), next(iter(lengths.values()))
         self.columns = _Columns(
-            {name: partial(parts.get, name) for name in parts} if isinstance(data, Mapping) else {}
+            {name: partial((given if says_its_type(given[name]) else parts).get, name) for name in parts}
+            if isinstance(data, Mapping)
+            else {}
         )
 
     def _each(self, change: Callable[[Any], Any], rows: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 
 from privypurse.audit.result import AuditResult
 from privypurse.ledger.bets import GUESSES, right_guesses
+from privypurse.queries.answers import in_short as two_digits
 from privypurse.queries.answers import rounded_up
 from privypurse.report.charts import Chart
 from privypurse.report.facts import InternalFacts, PublicFacts
@@ -209,7 +210,12 @@ def _answer(facts: PublicFacts) -> str:
     assert facts.answer is not None
     value = facts.answer["value"]
     values = value if isinstance(value, list) else [value]
-    return ", ".join(f"{each:.6g}" for each in values) + f", noise of standard deviation {facts.answer['noise']:g}"
+    said = ", ".join(f"{each:.6g}" for each in values)
+    if facts.answer.get("error") is not None:
+        said += f" ± about {two_digits(facts.answer['error'])}"
+    elif facts.answer.get("released", values) == values:  # else the noise is on other numbers than these
+        said += f", noise of standard deviation {facts.answer['noise']:g}"
+    return "; ".join(filter(None, (said, facts.answer["note"])))
 
 
 def trust(facts: PublicFacts) -> Section:

@@ -54,7 +54,7 @@ class PublicChoices:
 
 def _delta(asked: Grants, ledger: Ledger | None) -> float | None:
     if asked.delta is None:
-        return None if ledger is not None and _rungs_tell_grants(ledger) else usual_delta(ledger)
+        return None if ledger is not None and not ledger.rungs_are_public else usual_delta(ledger)
     return None if isinstance(asked.delta, str) else float(asked.delta)
 
 
@@ -63,14 +63,6 @@ def _levels(asked: Grants | None, ledger: Ledger | None) -> dict[str, float]:
         return {f"ε = {epsilon:g}": epsilon for epsilon in sorted(asked.simulate.epsilon)}
     if asked is not None and asked.levels is not None:
         return {name: float(epsilon) for name, epsilon in sorted(asked.levels.items(), key=lambda item: item[1])}
-    if ledger is not None and not _rungs_tell_grants(ledger):
+    if ledger is not None and ledger.rungs_are_public:
         return {f"ε = {epsilon:g}": epsilon for epsilon in sorted({rung.epsilon for rung in ledger.rungs})}
     return {}
-
-
-def _rungs_tell_grants(ledger: Ledger) -> bool:
-    """Whether its rungs follow from what its people granted: so do those of ledgers that say whose they are.
-
-    Whoever makes a ledger for everybody (`privypurse ledger init`) names the rungs, and says nothing else of it.
-    """
-    return bool(ledger.about)

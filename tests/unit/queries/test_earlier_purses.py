@@ -35,7 +35,7 @@ BUDGETS = pp.Budgets(np.full(6, 4.0), person=WHO)
 UNIT = Fraction(1, 2**40)
 ROWS = [  # how far each row moves each answer, over the noise
     [Fraction(int(age >= 40), 20), Fraction(int(cost), 900), Fraction(1, 30)]
-    for age, cost in zip(TABLE["age"], TABLE["cost"], strict=True)
+    for age, cost in zip(TABLE["age"].to_pylist(), TABLE["cost"].to_pylist(), strict=True)
 ]
 
 

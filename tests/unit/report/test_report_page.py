@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 import privypurse as pp
@@ -17,6 +18,8 @@ from page_checks import Page, complaints, contrast
 from privypurse.audit.canary_audit import CanaryAudit
 from privypurse.audit.result import AuditResult, Cost, Group, PlanConstants, Roc
 from privypurse.audit.subject import stand_in
+from privypurse.queries import Analyst
+from privypurse.queries.answers import in_short
 from privypurse.runs.folder import RunFolder
 from run_folders import trained
 
@@ -375,6 +378,22 @@ def test_an_answer_has_a_report_too(tmp_path: Path) -> None:
     assert "It costs at most ε = 0.1" in text_of(html)
     assert "12.5, noise of standard deviation 20" in text_of(html)
     assert complaints(html) == []  # nothing to draw: no library
+
+
+def test_an_answer_is_told_with_its_own_error_and_with_what_has_to_be_known(tmp_path: Path) -> None:
+    """The noise of a mean is on the count and on the sum, and where nobody is left the middle is no answer."""
+    table = {"pay": np.linspace(0.0, 900.0, 400)}
+    with pytest.warns(pp.PrivyPurseWarning, match="seed=1"):
+        asks = Analyst(table, pp.Budgets(np.full(400, 8.0)), seed=1)
+    told = asks.mean("pay", lower=0.0, upper=1000.0, noise=5.0)
+    nothing = asks.mean("pay", lower=0.0, upper=1000.0, where="pay < 0", noise=5.0)
+    shown = []
+    for place, answer in enumerate((told, nothing)):
+        RunFolder.begin(tmp_path / f"{place}", "query").add_json("answer.json", answer.to_json(), public=True)
+        shown.append(text_of(page.report(tmp_path / f"{place}")))
+    assert f"{float(told):.6g} ± about {in_short(told.error)}" in shown[0]
+    assert "the middle of the range, not an answer" in shown[1]
+    assert not any("noise of standard deviation" in each for each in shown)
 
 
 def test_the_cost_of_an_answer_is_rounded_up_and_told_with_its_delta(tmp_path: Path) -> None:
