@@ -14,9 +14,13 @@ from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
 from privypurse.queries import LedgerPurses, statistics
 from privypurse.queries.noisy_sums import Purses
-from privypurse.training.gradients import per_record_norms
+from privypurse.randomness import randomness
+from privypurse.training.gradients import Recorder, norms, recorded
 from privypurse.training.isolation.loss_fn import Loss
+from privypurse.training.isolation.model import require_isolated
+from privypurse.training.model_inputs import arguments
 from privypurse.training.physical_batches import Batch, loaded, moved
+from privypurse.training.step_randomness import Keys, alone, keyed
 
 _AT_ONCE = 512
 
@@ -44,10 +48,18 @@ def median_gradient_norm(
     device = next(model.parameters()).device
     pieces: Iterator[IntArray] = (piece.numpy() for piece in torch.split(torch.arange(place.size), _AT_ONCE))
     batches = (Batch(piece, piece, np.arange(piece.size)) for piece in pieces)
-    found = [per_record_norms(model, loss_fn, *moved(data, device)).cpu() for _, data in loaded(dataset, batches)]
-    norms = np.full(purses.total.size, np.nan)
-    norms[place] = torch.cat(found).double().numpy()
-    return statistics.quantiles(norms, purses, probabilities=(0.5,), cap=cap, noise=noise, seed=seed)
+    recorder, keys, found = Recorder(model), Keys(randomness(seed)), []
+    # As in a step: nobody's norm may hang on others, by the model or by whose mask of dropout is whose.
+    with alone(), keyed(keys.next(), device):
+        for batch, data in loaded(dataset, batches):
+            x, y = moved(data, device)
+            due = keys.due("model")
+            if due:
+                require_isolated(recorder, *arguments(x), batch.records.size)
+            found.append(norms(recorded(recorder, loss_fn, x, y, due)[0]).cpu())
+    each = np.full(purses.total.size, np.nan)
+    each[place] = torch.cat(found).double().numpy()
+    return statistics.quantiles(each, purses, probabilities=(0.5,), cap=cap, noise=noise, seed=seed)
 
 
 def _places(purses: Purses, person: Any, records: int) -> IntArray:

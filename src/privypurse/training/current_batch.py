@@ -187,6 +187,11 @@ class CurrentBatch:
         """Gradients that came back since the last step do not count (zero_grad)."""
         self._passes = [each for each in self._passes if not each.tape.finished()]
 
+    @property
+    def begins_step(self) -> bool:
+        """Whether the batch at hand is the first of its step."""
+        return self._batch is not None and self._batch.first
+
     def clip(self) -> bool:
         """Add the clipped gradients of the batch at hand to the step's sum; True if the step is complete."""
         self.run.require_step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from privypurse._totals import say_not_kept
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.plans import Plan
 from privypurse.training.current_batch import CurrentBatch
 from privypurse.training.distributed import unwrapped
@@ -119,6 +120,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, current_batch: CurrentBatch) -> None:
         self.inner, self._current_batch = optimizer, current_batch
         self._step_count = 0
+        self._began_with: list[dict[str, Any]] | None = None
+        """The settings at the first part of a step, until its last."""
 
     param_groups = property(lambda self: self.inner.param_groups)
     state = property(lambda self: self.inner.state)
@@ -163,11 +166,31 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 result = closure()
+        self._require_settings_of_step()
         if self._current_batch.clip():
+            self._began_with = None
             self._current_batch.run.release()
             self.inner.step()
             self._current_batch.note_gradients()
         return result
+
+    def _require_settings_of_step(self) -> None:
+        """Raise if something changed the learning rate, say, between two physical batches of one step.
+
+        How many there are follows from who was drawn, so a learning rate that goes by them tells it (rule 15).
+        """
+        settings = [
+            {name: value.tolist() if isinstance(value, Tensor) else value for name, value in group.items()}
+            for group in ({**group, "params": None} for group in self.param_groups)
+        ]
+        if self._began_with is None or self._current_batch.begins_step:
+            self._began_with = settings
+        elif settings != self._began_with:
+            raise InvalidInput(
+                "the optimizer's settings changed between two batches of one step: with max_physical_batch a step "
+                "is as many batches as were drawn for it, and a learning rate that goes by them tells who was drawn. "
+                "Call scheduler.step(), and whatever else goes by steps, only where loader.ends_step is True"
+            )
 
     def spending(self) -> Spending:
         """What each person has spent so far, if that is followed. Sensitive."""
@@ -197,7 +220,15 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "this state is that of an ordinary optimizer and says nothing of steps taken; load it into the "
                 "optimizer before make_private"
             )
-        self._current_batch.run.load_state_dict(private)
+        run = self._current_batch.run
+        run.load_state_dict(private)
+        if private["steps_taken"] and run.source.secure and run.account is None and run.journal is None:
+            warnings.warn(
+                f"This state is of step {private['steps_taken']:,}, and there is no journal: steps that were taken "
+                "after it was saved are not counted, and somebody may have seen them; give make_private journal=",
+                PrivyPurseWarning,
+                stacklevel=2,
+            )
         self._current_batch.forget()
         self.inner.load_state_dict(state)
 

@@ -283,6 +283,12 @@ class Recorder:
         thawed = next((name for name, value in self._frozen if value.requires_grad), None)
         if thawed is not None:
             raise InvalidInput(f"{thawed} {_STRANGER}")
+        frozen = next((name for name, value in self.trainable.items() if not value.requires_grad), None)
+        if frozen is not None:
+            raise InvalidInput(
+                f"{frozen} was frozen after training began, but noise and clip norm are for all parameters that were "
+                "trained then; begin a new run with a plan of its own, or give it a learning rate of 0"
+            )
         key = self._next_key()
 
         def run() -> Any:

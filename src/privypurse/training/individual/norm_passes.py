@@ -15,6 +15,7 @@ from privypurse.arrays import FloatArray, IntArray
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients import norms, recorded
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
+from privypurse.training.isolation.model import require_isolated
 from privypurse.training.model_inputs import Inputs, arguments
 from privypurse.training.physical_batches import Batch, moved
 from privypurse.training.planned_records import PlannedRecords
@@ -52,8 +53,9 @@ class NormPasses:
         """Gradient norm of these units (default: all); 0 for the others."""
         found = self._nothing()
         with self._undisturbed(steps_taken), torch.enable_grad():
-            for batch, inputs, label in self._pieces(steps_taken, units):
-                tape, _ = recorded(self.setup.recorder, self.loss_fn, inputs, label, False)
+            for number, (batch, inputs, label) in enumerate(self._pieces(steps_taken, units)):
+                # A loop of one's own runs this loss nowhere else, so it is asked here whether it mixes.
+                tape, _ = recorded(self.setup.recorder, self.loss_fn, inputs, label, number == 0)
                 who, owner = batch.places(self.setup)
                 # A person's records add up before their norm is taken, as in a step.
                 found[who] = norms(tape, owner, who.shape[0]).to(torch.float64)
@@ -70,7 +72,8 @@ class NormPasses:
                 each = right(output, label).to(torch.float64)
                 if each.shape != (batch.records.size,):
                     raise InvalidInput("right(output, y) must give one number for each record")
-                if number == 0:
+                if number == 0:  # in evaluation mode, which training asks nothing of
+                    require_isolated(self.setup.recorder, given, options, batch.records.size)
                     require_own_losses(right, output, label, each.shape[0], complaint=_MIXES, tolerance=1e-3)
                 who, owner = batch.places(self.setup)
                 found.index_add_(0, who if owner is None else who[owner], each.nan_to_num(0.0).clamp(0.0, 1.0))

@@ -97,8 +97,9 @@ def _equal(mine: Tensor, now: Tensor) -> bool:
 
 
 def _apart(mine: Tensor, now: Tensor) -> Tensor:
-    """By how much finite entries differ."""
-    return torch.where(torch.isfinite(mine) & torch.isfinite(now), mine - now, 0.0).double().abs()
+    """By how much entries differ, not at all if neither is finite."""
+    both, neither = torch.isfinite(mine) & torch.isfinite(now), ~(torch.isfinite(mine) | torch.isfinite(now))
+    return torch.where(both | neither, torch.where(both, mine - now, 0.0), torch.inf).double().abs()
 
 
 def _by_itself(one: Tensor, again: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -155,8 +155,11 @@ class _Trial:
         self._device = self._parameters[0][1].device
         self.draws = False
         """Whether anything but dropout drew numbers so far."""
+        self._outputs = 0
         self.dropped = False
         """Whether anything did in a pass with dropout."""
+        self._answering: list[int] | None = None
+        """Which outputs can be gone back from, where not all can."""
 
     def run(self, given: Given, records: int) -> tuple[Seen, Memory]:
         """What the layers got and gave, and what the model held afterwards."""
@@ -186,8 +189,26 @@ class _Trial:
     ) -> Tape:
         """A backward pass of random losses, which weigh about 1; those of these records weigh that much.
 
-        In another ``order`` of records each has the same loss.
+        In another ``order`` of records each has the same loss. Outputs from which nothing can come back, as the
+        weights of an attention, are left out.
         """
+        try:
+            return self._back(given, rows, weight, dropout, order)
+        except InvalidInput:
+            if self._answering is not None:
+                raise
+        alone = [place for place in range(self._outputs) if self._answers(given, place)]
+        self._answering = alone
+        return self._back(given, rows, weight, dropout, order)
+
+    def _answers(self, given: Given, place: int) -> bool:
+        self._answering = [place]
+        with suppress(InvalidInput):
+            self._back(given, torch.arange(0), 1.0, True, None)
+            return True
+        return False
+
+    def _back(self, given: Given, rows: Tensor, weight: float, dropout: bool, order: Tensor | None) -> Tape:
         order = torch.arange(self.records) if order is None else order
         given = reordered(given, order, self.records, self._constants)
         recorder, tape = self._recorder, Tape(self.records, constants=self._constants)
@@ -201,6 +222,9 @@ class _Trial:
                 recorder.refuse_strangers(output)  # before something comes back to them
                 leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, self.records)]
                 leaves = [leaf for leaf in leaves if leaf.requires_grad]
+                self._outputs = len(leaves)
+                answering = range(len(leaves)) if self._answering is None else self._answering
+                leaves = [leaves[place] for place in answering]
                 weights = [torch.randn_like(leaf).index_fill_(0, rows.to(leaf.device), weight) for leaf in leaves]
                 weights = [weight[order.to(weight.device)] for weight in weights]
                 if leaves:
@@ -218,7 +242,7 @@ def _came_back(
     try:
         calls = trial.back(given, louder, _LOUD, dropout, order).finished()
     except InvalidInput:
-        return []  # a loss of everything that the model gives is not what will be asked
+        return []  # a loss of anything that the model gives is not what will be asked
     return [(call.path, digest(value)) for call in calls for value in (*call.kept.values(), call.output_gradient)]
 
 
@@ -345,8 +369,16 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
                 hook = noting(name, rule)
                 undo.enter_context(module.register_forward_hook(hook, prepend=True, with_kwargs=True))  # as a tape's
         output = recorder.model(*called_with[0], **called_with[1])
-    given = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.dim()]
-    return found + [(MODEL, digest(leaf)) for leaf in given]
+    given = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor | float | int)]
+    return found + [(MODEL, digest(_in_rows(leaf, records))) for leaf in given]
+
+
+def _in_rows(leaf: Tensor | float, records: int) -> Tensor:
+    """A number for the whole batch is every record's: a loss may add it to each, or divide by it."""
+    if isinstance(leaf, Tensor) and leaf.dim():
+        return leaf
+    number = torch.as_tensor(leaf)
+    return (number if number.is_floating_point() else number.double()).expand(records)
 
 
 def _given(rule: Rule, layout: Layout, given: Given, records: int) -> Iterator[Tensor]:
