@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privypurse.accounting import GDP, PLD, RDP, ClientSampled, Composed, Gaussian, PureDP, SampledGaussian, rdp
+from privypurse.accounting.releases import SampledRound
 from privypurse.errors import Unsupported
 
 SETTINGS = [
@@ -180,3 +181,38 @@ def test_hopeless_grids_stay_small_and_quick() -> None:
     huge = Gaussian(0.1, 10**6)
     exact = float(GDP().epsilons([huge], 1e-5)[0])
     assert exact <= float(PLD().epsilons([huge], 1e-5)[0]) <= exact * 1.01
+
+
+@pytest.mark.parametrize(("epsilon", "count", "delta"), [(0.01, 30, 1e-2), (0.01, 100, 1e-3), (0.3, 12, 1e-4)])
+@pytest.mark.parametrize("apart", [0.0, 3e-13, 9e-10])
+def test_pure_releases_that_hardly_differ_are_not_rounded_down(epsilon, count, delta, apart):
+    """Randomised response composed term by term: ε that lie just beyond a point of the grid go up to the next."""
+    other = epsilon * (1 + apart)
+    found = float(PLD().epsilons([Composed((PureDP(epsilon, 1), PureDP(other, count)))], delta)[0])
+    yes, own = 1 / (1 + math.exp(-other)), 1 / (1 + math.exp(-epsilon))
+
+    def exact(at: float) -> float:
+        terms = []
+        for right in range(count + 1):
+            many = math.comb(count, right) * yes**right * (1 - yes) ** (count - right)
+            for sign, share in ((1, own), (-1, 1 - own)):
+                loss = other * (2 * right - count) + sign * epsilon
+                terms.append(many * share * max(0.0, -math.expm1(at - loss)))
+        return math.fsum(terms)
+
+    assert exact(found) <= delta * (1 + 1e-11)
+    assert exact(found * (1 - 1e-3)) > delta  # and it is not far above
+
+
+def test_a_round_whose_losses_span_too_many_points_is_refused_before_it_takes_all_memory():
+    release = SampledRound(0.361, SampledGaussian(1.844e-7, 493.3, 1), 1)
+    with pytest.raises(Unsupported, match='grid points, more than .*; use the accountant "rdp"'):
+        PLD().epsilons([release], 0.059)
+
+
+def test_one_pure_release_of_a_tiny_epsilon_is_not_rounded_down():
+    epsilon, delta = 1.2609675838499564e-08, 5.832873639679825e-10
+    with mp.workdps(60):
+        top = 1 / (1 + mp.exp(-mp.mpf(epsilon)))
+        exact = mp.mpf(epsilon) + mp.log1p(-mp.mpf(delta) / top)
+        assert float(PLD().epsilons([PureDP(epsilon, 1)], delta)[0]) >= exact

@@ -20,6 +20,9 @@ from privypurse.errors import Unsupported
 _LONGEST = 2**25  # grid points of a composed distribution: a quarter of a gigabyte
 _CUT = 1e-11  # mass of the lowest losses of a round, where e^-ℓ would blow up arithmetic noise
 _TAIL = 1e-16  # mass that each cut may move to an infinite loss
+_ULP = float(np.finfo(np.float64).eps)
+NEARLY_ONE_EPSILON = 2e-9
+"""ε of pure releases that differ by no more than this share are put on one point of the grid, above all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,16 +162,27 @@ def _on_grid(losses: FloatArray, mass: AnyArray, step: float) -> tuple[int, AnyA
     below = np.floor(losses / step).astype(np.int64)
     up = mass * (-np.expm1(below * step - losses) / -math.expm1(-step))
     up = np.clip(up + mass * (64 * np.finfo(np.float64).eps / step), 0.0, mass)
-    lower = int(below.min())
-    out = np.bincount(below - lower, mass - up, int(below.max()) - lower + 2)
+    lower, length = int(below.min()), int(below.max()) - int(below.min()) + 2
+    if length > _LONGEST:
+        raise Unsupported(
+            f"losses of one release span {length:,} grid points, more than {_LONGEST:,}: the mechanism inside of a "
+            'sampled round costs next to nothing beside the coin; use the accountant "rdp"'
+        )
+    out = np.bincount(below - lower, mass - up, length)
     return lower, out + np.bincount(below - lower + 1, up, out.size)
 
 
 def two_point(epsilon: float, step: float) -> LossDistribution:
-    """Randomised response, which dominates every ε-DP mechanism: loss ε or -ε, rounded up to the grid."""
+    """Randomised response, which dominates every ε-DP mechanism: loss ε or -ε, rounded up to the grid.
+
+    Where the grid has a point just above ε it is that of this larger ε, which dominates it too.
+    """
     nearest = round(epsilon / step)
-    on_grid = abs(epsilon / step - nearest) < 1e-9
-    top, bottom = (nearest, -nearest) if on_grid else (math.ceil(epsilon / step), math.ceil(-epsilon / step))
+    at = nearest * step
+    if epsilon * (1 - 8 * _ULP) <= at <= epsilon * (1 + 2 * NEARLY_ONE_EPSILON):
+        top, bottom, epsilon = nearest, -nearest, max(at, epsilon)
+    else:
+        top, bottom = math.ceil(epsilon / step), math.ceil(-epsilon / step)
     assert top > bottom, "the grid is finer than ε"
     mass = np.zeros(top - bottom + 1)
     mass[-1] = 1.0 / (1.0 + math.exp(-epsilon))

@@ -10,7 +10,7 @@ import numpy as np
 
 from privypurse.accounting import loss_distribution
 from privypurse.accounting.accountant import ROUND_UP, Progress, deltas_for
-from privypurse.accounting.loss_distribution import LossDistribution
+from privypurse.accounting.loss_distribution import NEARLY_ONE_EPSILON, LossDistribution
 from privypurse.accounting.releases import (
     ClientSampled,
     Composed,
@@ -31,6 +31,7 @@ _MOST_POINTS = 60_000  # of one step's distribution
 _MOST_COMPOSED = 2**21  # about, of a composed one
 _WIDEST = 0.01
 _LEAST_SPREAD = 1e-30
+_ROUNDING = 1e-15  # what arithmetic beside 1 may have lost of an ε that is far smaller
 _WORTH_MORE_DIGITS = 1e-3  # of δ: arithmetic may lose that much before it is done again in long double
 
 
@@ -62,7 +63,7 @@ class PLD:
             out[indices] = _epsilons(release, each[indices])
             if progress:
                 progress(done + 1, len(wanted))
-        return out * ROUND_UP
+        return np.where(out > 0, out * ROUND_UP + _ROUNDING, out)
 
 
 def _epsilons(release: Release, deltas: FloatArray) -> FloatArray:
@@ -102,9 +103,10 @@ def discretisation(release: Release) -> float:
     one_step = 2 * furthest / (_MOST_POINTS if len(parts) == 1 else 8 * _MOST_POINTS)
     step = max(finest, one_step, 30 * _total_spread(release) / _MOST_COMPOSED)
     if all(isinstance(leaf, PureDP) for leaf in leaves(release)):
-        # A whole number of steps to the smallest ε, so that with one ε nothing is rounded.
-        smallest = min(leaf.epsilon for leaf in leaves(release) if isinstance(leaf, PureDP))
-        return smallest / max(1, math.floor(smallest / step))
+        # A whole number of steps to the smallest ε, so that with one ε nothing is rounded; with several a little more.
+        each = {leaf.epsilon for leaf in leaves(release) if isinstance(leaf, PureDP)}
+        over = 1.0 if len(each) == 1 else 1 + NEARLY_ONE_EPSILON
+        return min(each) * over / max(1, math.floor(min(each) / step))
     return step
 
 

@@ -42,6 +42,8 @@ def share_of_cap(ledger: Ledger, at_most: float, uses: int = 1) -> str:
     ]
     times = "" if uses == 1 else f" {uses} times"
     said = f"the cap, ε = {at_most:g},{times} is " + " and ".join(shares[: min(len(rungs), 2)]) + ", for life"
+    if len(rungs) > 1 and at_most <= rungs[0].epsilon:
+        said += ". It is no more than the lowest rung, so nobody pays more than others: everybody is treated alike"
     if gone := _used_up(ledger, own):  # by this cap alone
         said += f". After this run no noise can be solved for {gone}: give later runs a noise multiplier"
     return said

@@ -193,8 +193,9 @@ class KeyedIds:
             seen = np.bincount(units, minlength=self.digests.size)
             raise InvalidInput(
                 f"person holds ids more than once: {named(texts, seen[units] > 1)}; the plan was made with one "
-                "record of each person. Leave the others out, or make the plan from a table with all of them; "
-                "`privypurse train` joins a file of consents to rows by id: table under [budgets]"
+                "record of each person. Leave the others out, or make the plan from budgets with all of them: "
+                "budgets.for_rows(person) of consents with one row a person; `privypurse train` joins a file of "
+                "consents to rows by id: table under [budgets]"
             )
         return units
 

@@ -14,6 +14,8 @@ from privypurse.cli.arguments import levels, open_latest, open_ledger, person_id
 from privypurse.cli.ledger_command import Command
 from privypurse.cli.showing import say
 
+_LISTED = ("joining", "returning", "raising", "lowering", "renewing", "left", "ended", "kept")
+
 
 def _import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("tables", nargs="*", type=Path, metavar="TABLE", help=".csv or .parquet files of consents")
@@ -24,6 +26,8 @@ def _import_options(command: argparse.ArgumentParser) -> None:
     _said_options(command, "where the table has no such column")
     back = "who has withdrawn or been forgotten comes back (default: they stay out, whatever a table says)"
     command.add_argument("--returning", action="store_true", help=back)
+    up = "who changed since, by another way than this table, what they allow is raised too (default: lowered only)"
+    command.add_argument("--raising", action="store_true", help=up)
     command.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
     command.add_argument("--list", action="store_true", help="also say for whom, by id")
     purse_import.add_options(command)
@@ -55,13 +59,12 @@ def _import(options: argparse.Namespace, console: Console) -> None:
         purpose=options.purpose,
         recorded_by=options.recorded_by,
         returning=options.returning,
+        raising=options.raising,
         dry_run=options.dry_run,
     )
     for table, difference in zip(options.tables, found, strict=True):
         say(console, f"{table}: {difference}")
-        for what in (
-            ("joining", "returning", "raising", "lowering", "renewing", "left", "ended") if options.list else ()
-        ):
+        for what in _LISTED if options.list else ():
             for person in getattr(difference, what):
                 say(console, f"  {what}: {person}")
     if options.dry_run:

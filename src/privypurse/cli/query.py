@@ -168,7 +168,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
             purpose=options.purpose or "",
             seed=options.seed,
         )
-    answer = _asked(analyst, options)
+    answer = _asked(analyst, table, options)
     unit = "record" if options.person is None else "person"
     text = json.dumps({**answer.to_json(), "unit": unit}, ensure_ascii=False)
     if options.json:
@@ -194,7 +194,7 @@ def _try_first(table: dict[str, Any], budgets: pp.Budgets, options: argparse.Nam
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivyPurseWarning)
-        answer = _asked(pp.Analyst(table, budgets, person=budgets.person, seed=options.seed), options)
+        answer = _asked(pp.Analyst(table, budgets, person=budgets.person, seed=options.seed), table, options)
     if options.question != "sum":  # whom any other touches contributes 1 at least
         refuse_unpayable(Lifetime.of(rungs_of(budgets)), 1.0, answer.noise)
 
@@ -217,7 +217,7 @@ def _question(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:
+def _asked(analyst: pp.Analyst, table: dict[str, Any], options: argparse.Namespace) -> Answer:
     real(options.at_delta, "--at-delta", above=0, below=1)
     price = {"noise": options.noise, "cost": options.cost, "delta": options.at_delta}
     if options.question == "holding":
@@ -230,7 +230,9 @@ def _asked(analyst: pp.Analyst, options: argparse.Namespace) -> Answer:
         return ask(options.column, lower=options.lower, upper=options.upper, **price)  # type: ignore[no-any-return]
     if options.edges is not None:
         return analyst.histogram(options.column, edges=options.edges, **price)
-    return analyst.histogram(options.column, categories=_categories(options.categories), **price)
+    return analyst.histogram(
+        options.column, categories=_categories(options.categories, table.get(options.column)), **price
+    )
 
 
 def _show(answer: Answer, options: argparse.Namespace, console: Console) -> None:
@@ -262,13 +264,22 @@ def _rounded(value: float, noise: float) -> str:
 
 def _bin_names(options: argparse.Namespace) -> list[str]:
     if options.edges is None:
-        return [str(value) for value in _categories(options.categories)]
+        return _words(options.categories)
     return [f"{low:g} … {high:g}" for low, high in pairwise(options.edges)]
 
 
-def _categories(text: str) -> list[Any]:
-    """Public values: numbers if all of them are, true or false if all of them are, else text."""
-    words = [word.strip() for word in text.split(",")]
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]
+
+
+def _categories(text: str, column: Any) -> list[Any]:
+    """Public values: text if the column holds text, else numbers or true or false if all of them are."""
+    from privypurse.queries.columns import Text
+    from privypurse.queries.columns import column as kind_of
+
+    words = _words(text)
+    if isinstance(kind_of(column), Text):
+        return list(words)
     if all(word.lower() in ("true", "false") for word in words):
         return [word.lower() == "true" for word in words]
     try:

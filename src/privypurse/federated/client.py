@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
 from privypurse.budgets.person_ids import applied, texts_of
-from privypurse.errors import InvalidInput, PrivyPurseError, Unsupported
+from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
 from privypurse.federated.blank_records import Readable, standing_in
 from privypurse.federated.book import Book
 from privypurse.federated.ledger_account import LedgerAccount, require_ledger
@@ -120,6 +121,7 @@ class Client:
             self._book.keep_offer(offer.to_json())
             self._book.account(None if ledger is None else ledger.id)
             self.plan, self._account = _local_plan(budgets, owner, offer, self._book, at_most), None
+            self._warn_of_nobody()
             if ledger is not None:
                 whose = (ledger, offer, budgets, _rates(self.plan))
                 self._account = LedgerAccount(*whose, book=self._book, at_most=at_most, purpose=purpose)
@@ -127,6 +129,16 @@ class Client:
         except BaseException:
             self._book.close()
             raise
+
+    def _warn_of_nobody(self) -> None:
+        """Here alone, and by what people granted alone: to the server a round of noise looks like any other."""
+        if not self._nobody_here and self.sitting_out == self.plan.people:
+            warnings.warn(
+                f"Nobody here takes part: no ε fits the terms' smallest rate, or every δ is below theirs "
+                f"({self.offer.terms.delta:g}). Rounds are answered with noise alone, which the server cannot tell",
+                PrivyPurseWarning,
+                stacklevel=3,
+            )
 
     @property
     def joined(self) -> int:

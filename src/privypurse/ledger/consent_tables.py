@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class Difference:
     """Who has withdrawn or been forgotten: a table does not bring them back unless that is asked for."""
     ended: tuple[str, ...] = ()
     """Who stays out: by a row whose end is past, or that says nothing of an end after theirs has passed."""
+    kept: tuple[str, ...] = ()
+    """Who said last by another way what they allow, and less: a table raises them only if that is asked for."""
 
     def __str__(self) -> str:
         parts = {"join": self.joining, "come back": self.returning, "raise": self.raising, "lower": self.lowering}
@@ -44,6 +46,7 @@ class Difference:
         said = [f"{len(ids):,} {word}" for word, ids in parts.items()]
         said.append(f"{self.unchanged:,} stay as they are")
         out = {"who had left stay out": self.left, "whose end is past stay out": self.ended}
+        out["who said less since, by another way, keep it (raising them is to be asked for)"] = self.kept
         return ", ".join([*said, *(f"{len(ids):,} {words}" for words, ids in out.items() if ids)])
 
 
@@ -64,6 +67,8 @@ class Consents:
     """Which of ``consents`` has an end that is no date, and what is wrong with it."""
     returning: bool = False
     """Whether those who had withdrawn or been forgotten come back."""
+    raises: bool = False
+    """Whether those are raised who said last by another way what they allow."""
 
     def mistakes(self, lifetime: Lifetime) -> list[tuple[int, str]]:
         """Rows whose ε is no rung or whose end is no date, and what to say of each."""
@@ -99,12 +104,17 @@ class Consents:
         over = ended & ~left & ~(self._dated() & (self._ends() > time))  # an end of which nothing is said stays: past
         stays = known & ~left & ~over
         past = (self._ends() <= time) & (~known | back) | over
+        kept = stays & (rung > before) & (not self.raises)
+        if kept.any():
+            ours = np.array([one.recorded_by for one in self.consents], dtype=object)[self.which[kept]]
+            kept[kept] = consents.said_otherwise(connection, numbers[kept], ours)
         return texts, {
             "joining": ~known & ~past,
             "returning": back & ~past,
             "left": np.zeros_like(left) if self.returning else left,
             "ended": past,
-            "raising": stays & (rung > before),
+            "kept": kept,
+            "raising": stays & (rung > before) & ~kept,
             "lowering": stays & (rung < before),
             "renewing": stays & (rung == before) & differs,
             "unchanged": stays & (rung == before) & ~differs,
@@ -175,6 +185,7 @@ def read_consents(
     purpose: str = "",
     recorded_by: str = "",
     returning: bool = False,
+    raising: bool = False,
     levels: Mapping[str, float] | None = None,
 ) -> Consents:
     """From a CSV or Parquet file or a data frame, with purpose, valid_until and recorded_by if it has them.
@@ -194,13 +205,14 @@ def read_consents(
     dated, each, wrong = columns.has("valid_until"), [], {}
     for number, (what, until, who) in enumerate(different.tolist()):
         try:
-            each.append(Consent.of(what or None, until if dated else None, who))
+            said = Consent.of(what or None, until if dated else None, who)
         except InvalidInput as error:
             wrong[number] = str(error).removeprefix("valid_until ")
-            each.append(Consent.of(what or None, None, who))
+            said = Consent.of(what or None, None, who)
+        each.append(replace(said, from_table=True))
     where = {"person": columns.where(person), "epsilon": columns.where(epsilon)}
     where["valid_until"] = columns.where("valid_until")
-    return Consents(ids, eps, tuple(each), which.reshape(-1).astype(np.int64), where, wrong, returning)
+    return Consents(ids, eps, tuple(each), which.reshape(-1).astype(np.int64), where, wrong, returning, raising)
 
 
 def _texts(columns: Columns, name: str, default: str, rows: int) -> AnyArray:

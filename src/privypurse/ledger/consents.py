@@ -38,6 +38,8 @@ class Consent:
     valid_until: int | None = None
     """Microseconds since 1970; NEVER where it does not end by itself."""
     recorded_by: str = ""
+    from_table: bool = False
+    """Whether a table of many people's consents said so, and not somebody for this person alone."""
 
     @classmethod
     def of(cls, purpose: Any, valid_until: Any, recorded_by: Any) -> Consent:
@@ -56,6 +58,7 @@ class Consent:
         """As an entry holds it: only what there is."""
         until = None if self.valid_until == NEVER else self.valid_until
         said = {"purpose": self.purpose, "recorded_by": self.recorded_by, "valid_until": until}
+        said["table"] = self.from_table or None
         return {name: value for name, value in said.items() if value not in (None, "")}  # 0 is a moment, in 1970
 
 
@@ -112,11 +115,17 @@ def recorded(connection: Connection, numbers: IntArray) -> tuple[list[Consent], 
     return list(place), np.array([place[one] for one in each], dtype=np.int64)[which]
 
 
-def changed_by_others(connection: Connection, numbers: IntArray, recorder: str) -> AnyArray:
-    """For each of these people whether what they said last changed their grant, and was recorded by somebody else."""
+def said_otherwise(connection: Connection, numbers: IntArray, recorders: AnyArray) -> AnyArray:
+    """For each of these people whether they changed what they allow since they joined, last by another way than a
+    table of this recorder: alone, or by a table that somebody else recorded.
+    """
     found, which = _latest(connection, numbers)
-    others = [entry.kind == "consent" and entry.meta.get("recorded_by", "") != recorder for entry in found]
-    return np.array(others, dtype=bool)[which]
+    changed = np.array([entry.kind == "consent" and entry.meta.get("change", True) for entry in found], dtype=bool)
+    by_table = np.array(["table" in entry.meta for entry in found], dtype=bool)
+    who = np.array([entry.meta.get("recorded_by", "") for entry in found], dtype=object)
+    others = np.not_equal(who[which], recorders).astype(bool)
+    alone = np.equal(recorders, "").astype(bool) & ~by_table[which]  # two who name no recorder need not be one
+    return np.asarray(changed[which] & (others | alone))
 
 
 def _latest(connection: Connection, numbers: IntArray) -> tuple[list[entries.Entry], AnyArray]:

@@ -119,6 +119,7 @@ class Ledger(OpenLedger):
         purpose: str = "",
         recorded_by: str = "",
         returning: bool = False,
+        raising: bool = False,
         levels: Mapping[str, float] | None = None,
         dry_run: bool = True,
     ) -> Difference:
@@ -127,7 +128,9 @@ class Ledger(OpenLedger):
         Columns "purpose", "valid_until" and "recorded_by" are read where there are such. Another purpose or end with
         the same ε renews a consent; an empty end is none. Where the table says nothing of them they stay. Nobody
         leaves by being absent. Who has withdrawn or been forgotten stays out, or a table from before would undo it;
-        ``returning`` brings them back, with what they had spent. Nobody joins by a row whose end is past; a consent
+        ``returning`` brings them back, with what they had spent. Who changed what they allow since they joined, by
+        themselves (`change`) or in a table that somebody else recorded, is lowered but not raised, or a table from
+        before would undo that; ``raising`` raises them. Nobody joins by a row whose end is past; a consent
         that has ended is renewed by a row that names a later end, or none, not by one that says nothing of it.
         ``dry_run`` (the default) only says what would happen. With ``levels``, as in {"strict": 0.5}, the column
         ``epsilon`` holds choices.
@@ -139,7 +142,7 @@ class Ledger(OpenLedger):
             "recorded_by": recorded_by,
             "levels": levels,
         }
-        return self.import_tables([table], **said, returning=returning, dry_run=dry_run)[0]
+        return self.import_tables([table], **said, returning=returning, raising=raising, dry_run=dry_run)[0]
 
     def import_tables(self, tables: Sequence[Any], *, dry_run: bool = True, **said: Any) -> list[Difference]:
         """As `import_table`, of several tables at once: all of them, or none where one is wrong or ids come twice."""

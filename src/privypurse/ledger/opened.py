@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from privypurse.arrays import AnyArray
 from privypurse.budgets.budgets import DEFAULT_DELTA
 from privypurse.errors import InvalidInput, PrivyPurseError
-from privypurse.ledger import anchors, consents, copies, entries, history, keys, row_purses, schema, verify
+from privypurse.ledger import anchors, copies, entries, history, keys, row_purses, schema, verify
 from privypurse.ledger.chain import Anchor, canonical
 from privypurse.ledger.copies import Loss
 from privypurse.ledger.database import Database
@@ -25,7 +24,7 @@ from privypurse.ledger.lifetime import Lifetime, Rung
 from privypurse.ledger.verify import Verified
 
 if TYPE_CHECKING:
-    from privypurse.ledger.people import Members
+    pass
 
 ADVERSARIES = ("server", "public")
 _UNIT = "person"
@@ -246,12 +245,6 @@ class OpenLedger:
     def rungs(self) -> tuple[Rung, ...]:
         """The grants there are, rising in ε."""
         return self.lifetime.rungs
-
-    def changed_by_others(self, members: Members, recorder: str) -> AnyArray:
-        """For each of these people whether what they said last changed their grant, and was recorded by somebody else
-        than this. About people, for who keeps the data."""
-        with self._reading() as connection:
-            return consents.changed_by_others(connection, members.numbers, recorder)
 
     def require_terms(self, *, unit: str | None = None, adversary: str) -> None:
         """Raise unless this ledger's promise is against this adversary, and for this unit where one is given."""

@@ -39,7 +39,7 @@ class PlanBase(ABC):
     """The ids of the records that it was applied to, in their order. In memory only, never saved."""
     ledger: UnderLedger | None = None
     """The ledger that it was made with, and has to be trained with."""
-    _spent: dict[int, FloatArray] = field(default_factory=dict, init=False, repr=False)
+    _spent: dict[Any, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
     WHAT: ClassVar[str]
     MADE_BY: ClassVar[str]

@@ -162,10 +162,12 @@ class PlannedTraining(PlanBase):
         if steps is not None and self.steps < self._checked_steps(steps, self.all_steps):
             return frozen(np.maximum(self.spent_by_level(progress=progress), self.levels.epsilon))
         count = self._checked_steps(steps, self.steps)
-        if count not in self._spent:
+        # A copy for other records shares what was computed, but without its ledger it may be at another δ.
+        known = count, self.fixed_delta.tobytes()
+        if known not in self._spent:
             found = accountant_named(self.accountant).epsilons(self.releases(count), self.fixed_delta, progress)
-            self._spent[count] = frozen(found)
-        return self._spent[count]
+            self._spent[known] = frozen(found)
+        return self._spent[known]
 
     def _checked_steps(self, steps: int | None, most: int) -> int:
         return self.steps if steps is None else integer(steps, "steps", least=0, most=most)

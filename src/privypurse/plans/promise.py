@@ -44,7 +44,7 @@ _TEXTS = {
         "each ε protects is said by the schedule or by the terms."
     ),
     Promise.NONE: (
-        "NO PROMISE. This repeats a published method for comparison; 'certified' or 'spent' is at most what it "
-        "really spends, and may be more than was promised. Do not train on people's data with it."
+        "NO PROMISE. This repeats a published method for comparison; what it really spends is at most what is "
+        "called 'certified' or 'spent', and may be more than was promised. Do not train on people's data with it."
     ),
 }

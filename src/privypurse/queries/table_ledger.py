@@ -132,18 +132,10 @@ def _brought_up_to_date(ledger: Ledger, texts: list[str], granted: FloatArray) -
     Whoever said since by another way that they allow less, as by `privypurse ledger consent`, is not raised again.
     """
     grants = _Grants(person=np.array(texts, dtype=object), epsilon=granted)
-    found = ledger.import_table(grants, dry_run=True)
-    kept = 0
-    if found.raising:
-        raising = np.array(found.raising, dtype=object)
-        theirs = set(raising[ledger.changed_by_others(ledger.members(raising), BY_TABLE)].tolist())
-        stays, kept = np.array([text not in theirs for text in texts]), len(theirs)
-        grants = _Grants(person=grants["person"][stays], epsilon=granted[stays])
-        found = ledger.import_table(grants, dry_run=True) if stays.any() else found
-    news = _told(found) if grants["person"].size else ""
-    if news:
-        ledger.import_table(grants, dry_run=False, recorded_by=BY_TABLE)
-    own = f"kept at what they said since, below the table: {kept:,}" if kept else ""
+    found = ledger.import_table(grants, recorded_by=BY_TABLE, dry_run=True)
+    if news := _told(found):
+        ledger.import_table(grants, recorded_by=BY_TABLE, dry_run=False)
+    own = f"kept at what they said since, below the table: {len(found.kept):,}" if found.kept else ""
     return ", ".join(filter(None, (news, own)))
 
 

@@ -22,11 +22,11 @@ from privypurse.runs.about import NOT_STATED, About
 _ACCOUNTANTS = {"pld": "privacy loss distributions, computed pessimistically", "rdp": "Rényi divergences"}
 _FILTERS = {"gdp": "Gaussian differential privacy", "rdp": "Rényi divergence at an order fixed beforehand"}
 _METHODS = {
-    "sample": "who granted more is drawn more often",
-    "scale": "who granted more is clipped less",
+    "sample": "who pays more is drawn more often",
+    "scale": "who pays more is clipped less",
     "uniform": "everybody as strictly as the strictest",
     "exclude": "the strictest left out, the others alike",
-    "curve-fit": "who granted more is drawn more often, by a certified curve",
+    "curve-fit": "who pays more is drawn more often, by a certified curve",
     "federated": "clients train on their own records and send noisy updates",
 }
 _FILES = {

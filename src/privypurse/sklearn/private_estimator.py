@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.assignment import plan
 from privypurse.assignment.hyperparameters import MOMENTUM, learning_rate, sizes
 from privypurse.budgets import Budgets
-from privypurse.errors import InvalidInput
+from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.plans import Plan
 from privypurse.sklearn import fits_before
 from privypurse.sklearn.budgets_of_rows import budgets_of_rows
@@ -166,7 +167,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             cap = None if self.at_most is None else real(self.at_most, "at_most", above=0, hint="an ε")
             found = sizes(budgets.levels(cap)[0], method, count, steps, batch_size)
             batch_size, steps = found.batch_size, found.steps if self.epochs is None else None
-        return plan(
+        made = plan(
             budgets,
             self.method,
             steps=steps,
@@ -179,6 +180,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             at_most=self.at_most,
             accountant=self.accountant,
         )
+        if self.ledger is not None and self.at_most is None:
+            warnings.warn(
+                "ledger= is given without at_most=: this fit takes all that public balances have left, and no other "
+                "fit, fold or question can follow it; give at_most=, the ε that it may cost",
+                PrivyPurseWarning,
+                stacklevel=3,
+            )
+        return made
 
     def _optimizer(self, net: torch.nn.Module, made: Plan) -> torch.optim.Optimizer:
         """Adam at a given learning rate; by default SGD whose step follows from the plan's public constants."""

@@ -326,6 +326,38 @@ class TestImport:
         assert ledger.history("a")[0].meta["purpose"] == "care"
         assert str(difference) == "1 join, 0 come back, 1 raise, 1 lower, 0 renew, 1 stay as they are"
 
+    @pytest.mark.parametrize("recorder", ["", "desk 4"])
+    def test_what_somebody_said_since_is_not_undone_by_a_table_from_before(
+        self, ledger: pp.Ledger, tmp_path: Path, recorder: str
+    ) -> None:
+        """A patient more in the file, and the file read again: whoever lowered their grant meanwhile keeps it low."""
+        path = tmp_path / "consents.csv"
+        path.write_text("person,epsilon\na,4\nb,4\nc,0.5\n")
+        ledger.import_table(path, dry_run=False)
+        ledger.change(["a"], 0.5, recorded_by=recorder)
+        path.write_text("person,epsilon\na,4\nb,4\nc,1\nd,1\n")
+        difference = ledger.import_table(path, dry_run=False)
+        assert (difference.joining, difference.raising, difference.kept) == (("d",), ("c",), ("a",))
+        assert "1 who said less since" in str(difference)
+        assert ledger.members(["a", "b", "c", "d"]).rung.tolist() == [0, 2, 1, 1]
+        path.write_text("person,epsilon\na,4\nc,4\n")  # c was raised by such a table, and may be again
+        assert ledger.import_table(path).raising == ("c",)
+        assert ledger.import_table(path, recorded_by="another").kept == ("a", "c")
+        difference = ledger.import_table(path, raising=True, dry_run=False)
+        assert (difference.raising, difference.kept) == (("a", "c"), ())
+        assert ledger.members(["a", "c"]).rung.tolist() == [2, 2]
+        path.write_text("person,epsilon\na,0.5\n")
+        ledger.change(["a"], 4.0, recorded_by=recorder)
+        assert ledger.import_table(path).lowering == ("a",)  # a table may always lower
+        assert ledger.verify().problems == []
+
+    def test_a_table_of_one_recorder_raises_whom_it_lowered(self, ledger: pp.Ledger, tmp_path: Path) -> None:
+        path = tmp_path / "form.csv"
+        ledger.join(["a"], 4.0)
+        for epsilon, name in ((0.5, "lowering"), (4, "raising")):
+            path.write_text(f"person,epsilon,recorded_by\na,{epsilon},form\n")
+            assert getattr(ledger.import_table(path, dry_run=False), name) == ("a",)
+
     def test_another_end_or_purpose_with_the_same_epsilon_is_a_renewal(
         self, ledger: pp.Ledger, tmp_path: Path
     ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from scipy import optimize, special
 
 import privypurse as pp
+from ledger_tools import DELTA, new_ledger
 from privypurse.errors import PrivyPurseWarning
 from privypurse.plans import LevelTable
 from reproductions.unsound.trusted_curve import TrustedCurve
@@ -512,3 +513,22 @@ def test_two_hundred_thousand_different_budgets_make_a_compact_file(tmp_path):
     assert loaded.rates.tobytes() == plan.rates.tobytes()
     assert (loaded.spent() <= epsilon).all()
     assert (loaded.epsilon > 0.99 * epsilon).all()
+
+
+def test_what_was_computed_for_an_audits_copy_is_not_told_of_the_plan(tmp_path):
+    """Without its ledger a copy for made-up records may have another filter, and so another δ for its fixed steps."""
+    ledger = new_ledger(tmp_path)
+    ids = [f"p{number}" for number in range(20)]
+    ledger.join(ids, 2.0)
+    budgets = pp.Budgets(np.full(20, 1.0), delta=DELTA, person=ids)
+    shape = {"noise_multiplier": 60.0, "steps": 100, "batch_size": 20, "extra_steps": 50}
+    made = pp.plan(budgets, ledger=ledger, at_most=1.0, **shape)
+    assert set(made.levels.rate) <= {0.0, 1.0}
+    made.save(tmp_path / "plan.json")
+    first, second = (pp.Plan.load(tmp_path / "plan.json") for _ in range(2))
+    fresh = first.spent_by_level()
+    copy = second.for_nobody(np.zeros(5, int))
+    at_another_delta = copy.spent_by_level()
+    assert (copy.fixed_delta > second.fixed_delta).all()
+    assert (second.spent_by_level() == fresh).all()
+    assert (fresh > at_another_delta).all()

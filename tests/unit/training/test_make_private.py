@@ -2,6 +2,10 @@
 
 import copy
 import math
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -249,6 +253,86 @@ def test_schedulers_momentum_and_checkpoints_work_as_ever() -> None:
     network().load_state_dict(model.state_dict())
     model.eval()
     torch.testing.assert_close(model(data()[:5][0]), inner(data()[:5][0]))
+
+
+@pytest.mark.parametrize("how", ["once a step", "once a batch"])
+def test_a_schedule_goes_by_steps_and_not_by_how_many_batches_were_drawn(how: str) -> None:
+    """How many there are tells who was drawn, and with them the learning rate that everybody sees would (rule 15)."""
+    inner = network()
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1, momentum=0.9)
+    execution = pp.Execution(max_physical_batch=2)
+    model, optimizer, loader = pp.make_private(
+        inner, optimizer, data(), planned(steps=4), execution=execution, seed=0
+    )
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    def go() -> int:
+        batches = 0
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            batches += 1
+            if how == "once a batch" or loader.ends_step:
+                scheduler.step()
+        return batches
+
+    if how == "once a batch":
+        with pytest.raises(pp.InvalidInput, match="settings changed between two batches of one step"):
+            go()
+        assert optimizer.steps_taken == 0
+        return
+    assert go() > 8
+    assert optimizer.steps_taken == 4
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * 0.5**4)
+
+
+def test_who_leaves_a_step_half_way_may_change_settings_before_the_next() -> None:
+    inner = network()
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+    execution = pp.Execution(max_physical_batch=2)
+    model, optimizer, loader = pp.make_private(
+        inner, optimizer, data(), planned(steps=2), execution=execution, seed=0
+    )
+    for number in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if number == 0:
+                break  # the loader begins anew with the whole step
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.05)
+    assert optimizer.steps_taken == 2
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_a_state_that_is_loaded_without_a_journal_is_warned_of(tmp_path: Path, journal: bool) -> None:
+    def made() -> tuple[nn.Module, Any, Any]:
+        inner = network()
+        kept = tmp_path / "steps" if journal else None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pp.PrivyPurseWarning)  # no ledger
+            optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+            return pp.make_private(inner, optimizer, data(), planned(steps=4), journal=kept)
+
+    model, optimizer, loader = made()
+    begun = optimizer.state_dict()
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        break
+    saved = optimizer.state_dict()
+    optimizer.close()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        other = made()[1]
+        other.load_state_dict(begun)  # of step 0: nothing is taken twice
+        other.close()
+    assert not [each for each in said if "journal" in str(each.message)]
+    again = made()[1]
+    with nullcontext() if journal else pytest.warns(pp.PrivyPurseWarning, match="of step 1, and there is no journal"):
+        again.load_state_dict(saved)
 
 
 def test_a_map_style_dataset_with_workers_keeps_its_numbers() -> None:
