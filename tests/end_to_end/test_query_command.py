@@ -327,6 +327,15 @@ def test_an_answer_can_be_written_as_a_public_file(capsys, people, tmp_path):
     assert [file.public for file in RunFolder.open("seeded").files.values()] == [False] * 3
 
 
+def test_categories_of_a_text_column_are_text_though_they_look_like_numbers(capsys, tmp_path):
+    """One mark of a missing cell makes a column of codes text, and its categories are still 0 and 1."""
+    rows = "".join(f"p{number},{number % 4 // 3}\n" for number in range(400))
+    (tmp_path / "codes.csv").write_text(f"who,fbs\nq,?\n{rows}", encoding="utf-8")
+    code, out, err = run(capsys, "codes.csv --json --person who --epsilon 1 histogram fbs --categories 0,1 --noise 5")
+    assert code == 0, err
+    assert np.abs(np.array(json.loads(out)["value"]) - [300, 100]).max() < 5 * 7
+
+
 def test_a_public_answer_says_nothing_of_what_one_person_grants(capsys, tmp_path):
     """The rungs of a table's own ledger are its people's ε (rule 6): whoever has the table is told, a page is not."""
     shown, kept = [], []

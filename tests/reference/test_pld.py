@@ -206,7 +206,7 @@ def test_pure_releases_that_hardly_differ_are_not_rounded_down(epsilon, count, d
 
 def test_a_round_whose_losses_span_too_many_points_is_refused_before_it_takes_all_memory():
     release = SampledRound(0.361, SampledGaussian(1.844e-7, 493.3, 1), 1)
-    with pytest.raises(Unsupported, match='grid points, more than .*; use the accountant "rdp"'):
+    with pytest.raises(Unsupported, match=r'grid points, more than .*; use the accountant "rdp"'):
         PLD().epsilons([release], 0.059)
 
 

@@ -103,7 +103,7 @@ def discretisation(release: Release) -> float:
     one_step = 2 * furthest / (_MOST_POINTS if len(parts) == 1 else 8 * _MOST_POINTS)
     step = max(finest, one_step, 30 * _total_spread(release) / _MOST_COMPOSED)
     if all(isinstance(leaf, PureDP) for leaf in leaves(release)):
-        # A whole number of steps to the smallest ε, so that with one ε nothing is rounded; with several a little more.
+        # A whole number of steps to the smallest ε, so that with one ε nothing is rounded; a bit more with several.
         each = {leaf.epsilon for leaf in leaves(release) if isinstance(leaf, PureDP)}
         over = 1.0 if len(each) == 1 else 1 + NEARLY_ONE_EPSILON
         return min(each) * over / max(1, math.floor(min(each) / step))

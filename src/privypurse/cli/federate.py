@@ -36,7 +36,8 @@ By default everybody's ε holds against an honest-but-curious server, which sees
 number of rounds, and each costs in full. --adversary public counts on nobody seeing which silos joined.
 
 adult ships with the package (four silos by employer); heart (four hospitals) is read from $PRIVYPURSE_DATA. These
-runs are seeded: for measuring, not for publishing. docs/federated.md is about real machines.
+runs are seeded: for measuring, not for publishing. Tables of your own, and real machines, go by pp.federated.Client
+or examples/federated: see docs/federated.md.
 
   privypurse federate adult
   privypurse federate heart --preferences pareto

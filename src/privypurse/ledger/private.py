@@ -24,6 +24,7 @@ from privypurse.ledger.few_rungs import required_rung, rungs_for
 from privypurse.ledger.ledger import Ledger
 from privypurse.ledger.lifetime import MOST_RUNGS
 
+_ROW = "row "
 _ABOUT = "made for the people who joined first: its rungs follow from what they granted"
 
 
@@ -67,6 +68,11 @@ def private_ledger(
     """
     place, first = Place.in_folder(Path(folder)), budgets.first_record
     ids, epsilon, delta = budgets.people_ids(), budgets.epsilon[first], budgets.delta[first]
+    if by_row and not all(text.startswith(_ROW) for text in texts_of(ids)):
+        raise InvalidInput(
+            "by_row=True is for ids that row_ids made, and these are others: people's own ids know them whatever their "
+            "rows; leave by_row out"
+        )
     try:
         make_folder(Path(folder))
     except OSError as error:
@@ -90,7 +96,7 @@ def private_ledger(
 
 def row_ids(fingerprint: str, records: int) -> AnyArray:
     """Ids for the records of a data set that never changes; ``fingerprint`` is of its content."""
-    return np.array([f"row {number} of {fingerprint}" for number in range(records)])
+    return np.array([f"{_ROW}{number} of {fingerprint}" for number in range(records)])
 
 
 def rungs_of(budgets: Budgets) -> list[tuple[float, float]]:

@@ -263,6 +263,11 @@ def test_a_plan_says_how_much_of_a_purse_its_cap_is(ledger):
     said = f"the cap, ε = 0.3, is {lowest} of the lowest rung (ε = 0.5) and {highest} of the highest rung (ε = 2)"
     assert any(note.startswith(said) for note in plan.notes)
     assert said in plan.summary()
+    assert "everybody is treated alike" in plan.summary()  # 0.3 is within what the strictest grant
+    assert np.unique(plan.rates).size == 1
+    apart = pp.plan(BUDGETS, ledger=ledger, at_most=0.7, noise_multiplier=3.0, **SHAPE)
+    assert "everybody is treated alike" not in apart.summary()
+    assert np.unique(apart.rates).size > 1
 
 
 @pytest.mark.slow

@@ -295,7 +295,8 @@ def test_a_round_that_cannot_have_been_held_is_refused(tmp_path: Path, number: A
 
 def test_terms_do_not_tell_what_the_people_of_a_client_grant(tmp_path: Path) -> None:
     """Whether anybody affords the terms is about budgets (rule 6); a client where nobody does answers with noise."""
-    client = made(tmp_path, budgets=pp.Budgets(np.full(9, 0.01), delta=1e-3))
+    with pytest.warns(pp.PrivyPurseWarning, match="Nobody here takes part"):  # the client itself is told
+        client = made(tmp_path, budgets=pp.Budgets(np.full(9, 0.01), delta=1e-3))
     assert client.sitting_out == 9
     assert set(client.answer(1, STATE)) == set(STATE)
     assert client.spent().against_server.max() == 0

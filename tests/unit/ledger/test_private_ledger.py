@@ -226,3 +226,9 @@ def test_two_who_make_it_at_once_have_one(tmp_path: Path, monkeypatch: pytest.Mo
     ledger = private_ledger(tmp_path, budgets())
     assert granted(ledger) == EPSILON.tolist()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["purses.anchor", "purses.db", "purses.key"]
+
+
+def test_ids_of_people_are_no_rows(tmp_path):
+    with pytest.raises(pp.InvalidInput, match="by_row=True is for ids that row_ids made"):
+        private_ledger(tmp_path, budgets(ids=np.array([f"patient {k}" for k in range(9)])), by_row=True)
+    assert not (tmp_path / "purses.db").exists()

@@ -36,6 +36,15 @@ def test_clones_charge_the_same_purse_and_say_nothing_of_it(table, classifier, l
     assert clone(classifier).ledger is ledger
 
 
+def test_a_fit_that_takes_all_that_is_left_says_so(table, classifier, ledger):
+    X, y, _ = table
+    classifier.set_params(epsilon=ledger.rungs[-1].epsilon, ledger=ledger)
+    with pytest.warns(pp.PrivyPurseWarning, match="without at_most=: this fit takes all"):
+        classifier.fit(X, y, ids=IDS)
+    with pytest.raises(pp.InfeasibleBudget, match="used up"):
+        clone(classifier).fit(X, y, ids=IDS)
+
+
 def test_ids_are_needed(table, classifier, ledger):
     X, y, _ = table
     with pytest.raises(pp.InvalidInput, match="by id"):
