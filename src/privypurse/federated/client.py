@@ -98,8 +98,7 @@ class Client:
         left). `settle` gives back rounds that were never begun.
 
         What cannot train is refused here, before anything is paid for: made-up records of the same shape are tried on
-        a new model. Whoever grants a smaller δ than the terms have sits out.
-        The offer is kept as offer.json in ``folder``, so that the account can be read later.
+        a new model. Who grants a smaller δ than the terms sits out. ``folder`` keeps the offer, for later readings.
         """
         _refuse_unfit(dataset, new_model, offer, adversary)
         if ledger is not None:

@@ -135,14 +135,9 @@ class Ledger(OpenLedger):
         ``dry_run`` (the default) only says what would happen. With ``levels``, as in {"strict": 0.5}, the column
         ``epsilon`` holds choices.
         """
-        said = {
-            "person": person,
-            "epsilon": epsilon,
-            "purpose": purpose,
-            "recorded_by": recorded_by,
-            "levels": levels,
-        }
-        return self.import_tables([table], **said, returning=returning, raising=raising, dry_run=dry_run)[0]
+        said = {"person": person, "epsilon": epsilon, "purpose": purpose, "recorded_by": recorded_by}
+        more = {"levels": levels, "returning": returning, "raising": raising}
+        return self.import_tables([table], dry_run=dry_run, **said, **more)[0]
 
     def import_tables(self, tables: Sequence[Any], *, dry_run: bool = True, **said: Any) -> list[Difference]:
         """As `import_table`, of several tables at once: all of them, or none where one is wrong or ids come twice."""

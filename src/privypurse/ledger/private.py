@@ -70,8 +70,8 @@ def private_ledger(
     ids, epsilon, delta = budgets.people_ids(), budgets.epsilon[first], budgets.delta[first]
     if by_row and not all(text.startswith(_ROW) for text in texts_of(ids)):
         raise InvalidInput(
-            "by_row=True is for ids that row_ids made, and these are others: people's own ids know them whatever their "
-            "rows; leave by_row out"
+            "by_row=True is for ids that row_ids made, and these are others: people's own ids know them whatever "
+            "their rows; leave by_row out"
         )
     try:
         make_folder(Path(folder))

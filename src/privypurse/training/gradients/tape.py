@@ -286,8 +286,7 @@ class Recorder:
         frozen = next((name for name, value in self.trainable.items() if not value.requires_grad), None)
         if frozen is not None:
             raise InvalidInput(
-                f"{frozen} was frozen after training began, but noise and clip norm are for all parameters that were "
-                "trained then; begin a new run with a plan of its own, or give it a learning rate of 0"
+                f"{frozen} was frozen after training began, and would move on; begin a new run with a plan of its own"
             )
         key = self._next_key()
 
