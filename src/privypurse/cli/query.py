@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import warnings
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -282,7 +283,7 @@ def _categories(text: str, column: Any) -> list[Any]:
         return list(words)
     if all(word.lower() in ("true", "false") for word in words):
         return [word.lower() == "true" for word in words]
-    try:
-        return [float(word) for word in words]
-    except ValueError:
-        return words
+    for number in (int, float):  # whole ones stay exact
+        with suppress(ValueError):
+            return [number(word) for word in words]
+    return list(words)

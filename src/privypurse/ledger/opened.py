@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -22,9 +22,6 @@ from privypurse.ledger.database import Database
 from privypurse.ledger.keys import KeySource
 from privypurse.ledger.lifetime import Lifetime, Rung
 from privypurse.ledger.verify import Verified
-
-if TYPE_CHECKING:
-    pass
 
 ADVERSARIES = ("server", "public")
 _UNIT = "person"

@@ -199,7 +199,7 @@ def _of_arrow(arrow: Any) -> Column:
         arrow = arrow.dictionary_decode()
     if kinds.is_null(arrow.type):
         return Text(np.full(len(arrow), -1, np.int64), np.empty(0, dtype=object))
-    if kinds.is_string(arrow.type) or kinds.is_large_string(arrow.type) or kinds.is_string_view(arrow.type):
+    if str(arrow.type) in ("string", "large_string", "string_view"):
         return _of_words(arrow.cast(pa.large_string()))
     if kinds.is_boolean(arrow.type) or kinds.is_integer(arrow.type):
         missing = pc.is_null(arrow).to_numpy(zero_copy_only=False) if arrow.null_count else None

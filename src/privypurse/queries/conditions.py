@@ -237,9 +237,10 @@ def _compare(op: type[ast.cmpop], first: Column | _Constant, second: Column | _C
     if isinstance(first, Text) and isinstance(second, Text):
         left, right = np.append(first.words, "")[first.codes], np.append(second.words, "")[second.codes]
         return np.asarray(does(left, right), dtype=bool) & first.known() & second.known()
-    mask = np.asarray(does(_raw(first), _raw(second)), dtype=bool)
-    for side in (first, second):
-        if not isinstance(side, _Constant) and np.ndim(_raw(side)):
+    both = _raw(first), _raw(second)
+    mask = np.asarray(does(*both), dtype=bool)
+    for side, raw in zip((first, second), both, strict=True):
+        if not isinstance(side, _Constant) and np.ndim(raw):
             mask = mask & side.known()
     return mask
 

@@ -28,6 +28,7 @@ TYPES = {
     "decimal256": (pa.decimal256(50, 2), decimal.Decimal("3.00"), "x == 3"),
     "string": (pa.string(), "a", "x == 'a'"),
     "large_string": (pa.large_string(), "a", "x == 'a'"),
+    "string_view": (pa.string_view(), "a", "x == 'a'"),
     "dictionary": (pa.dictionary(pa.int8(), pa.string()), "a", "x == 'a'"),
     "dictionary of numbers": (pa.dictionary(pa.int8(), pa.int64()), 3, "x == 3"),
     "date32": (pa.date32(), dt.date(2020, 1, 2), "x == '2020-01-02'"),
