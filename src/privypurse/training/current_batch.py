@@ -90,7 +90,7 @@ class CurrentBatch:
         due = places.size > 0 and self.run.keys.due("model" if places.size > 1 else "one record", later)
         due = due or (places.size > 1 and len(self._constants) > known)  # what is new may go by place
         if due:
-            require_isolated(self.run.recorder, inputs, options, places.size, constants)
+            require_isolated(self.run.recorder, inputs, options, places.size, constants, followed=True)
         self.run.require_true_gradients((inputs, options), places.size, constants)
         replayed = None
         if self._replayable(places, others):

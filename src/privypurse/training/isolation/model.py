@@ -44,6 +44,7 @@ def require_isolated(
     options: dict[str, Any],
     records: int,
     constants: frozenset[int] = frozenset(),
+    followed: bool = False,
 ) -> None:
     """Raise if a record gives other rows in some layer when others stand beside it, or leaves something behind.
 
@@ -52,18 +53,18 @@ def require_isolated(
     kept must not change, nor what the model holds afterwards; one row that a layer gets for all of them is theirs
     too. Where nothing is drawn all go through in another order, and must not change by that. Everything is as in
     training, without gradients, but for dropout, which is off; whatever else draws, draws the same numbers each time,
-    since shapes are the same. Then gradients, with dropout, whose numbers are the same
-    each time too: what comes back to half of the records must not change when the losses of the others weigh more,
-    nor when they are replaced.
+    since shapes are the same. Then gradients, with dropout, whose numbers are the same each time too: what comes back
+    to half of the records must not change when the losses of the others weigh more, nor when they are replaced.
     ``constants`` are the ids of inputs that are the same for all records, whatever their shape. A record that is
-    alone mixes with nobody, and is only asked what it leaves behind.
+    alone mixes with nobody, and is only asked what it leaves behind. Where tensors are ``followed`` from the model to
+    the loss, one of them may be a number for all, such as a loss of the model's own: a loss that uses it is refused.
     """
     given = inputs, options
     if records < 2:
         _require_nothing_kept(recorder, given, constants)
         return
     with torch.no_grad(), recorder.as_written(), DropoutOff() as dropout:
-        trial = _Trial(recorder, records, constants, dropout)
+        trial = _Trial(recorder, records, constants, dropout, followed)
         whole, left = trial.run(given, records)
         few = min(2, records - 1)
         part, _ = trial.run(first_rows(given, few, records, constants), few)
@@ -147,15 +148,17 @@ def _require_nothing_kept(recorder: Recorder, given: Given, constants: frozenset
 class _Trial:
     """Runs a model again and again from where it is now, with the same numbers whenever it draws."""
 
-    def __init__(self, recorder: Recorder, records: int, constants: frozenset[int], dropout: DropoutOff) -> None:
+    def __init__(
+        self, recorder: Recorder, records: int, constants: frozenset[int], dropout: DropoutOff, followed: bool = False
+    ) -> None:
         self._recorder, self.records, self._constants, self._key = recorder, records, constants, os.urandom(32)
         self._memory, self._dropout = Memory(recorder.model), dropout
         self._parameters = list(recorder.model.named_parameters())
         self._before = fingerprint(self._parameters)
         self._device = self._parameters[0][1].device
+        self._outputs, self._followed = 0, followed
         self.draws = False
         """Whether anything but dropout drew numbers so far."""
-        self._outputs = 0
         self.dropped = False
         """Whether anything did in a pass with dropout."""
         self._answering: list[int] | None = None
@@ -163,7 +166,8 @@ class _Trial:
 
     def run(self, given: Given, records: int) -> tuple[Seen, Memory]:
         """What the layers got and gave, and what the model held afterwards."""
-        look = partial(made_with, self._key, lambda: _seen(self._recorder, given, records), self._device)
+        seen_now = partial(_seen, self._recorder, given, records, self._followed)
+        look = partial(made_with, self._key, seen_now, self._device)
         try:
             seen, draws = self._recorder.layouts.run(look, given, records, self._constants)
             self.draws |= draws
@@ -345,7 +349,7 @@ def _require_rows(whole: Seen, part: Seen, records: int, few: int) -> None:
             )
 
 
-def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
+def _seen(recorder: Recorder, called_with: Given, records: int, followed: bool) -> Seen:
     """What every layer got and gave, records first, and what the model gave at the end."""
     found: Seen = []
 
@@ -370,6 +374,7 @@ def _seen(recorder: Recorder, called_with: Given, records: int) -> Seen:
                 undo.enter_context(module.register_forward_hook(hook, prepend=True, with_kwargs=True))  # as a tape's
         output = recorder.model(*called_with[0], **called_with[1])
     given = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor | float | int)]
+    given = [leaf for leaf in given if not (followed and isinstance(leaf, Tensor) and not leaf.dim())]
     return found + [(MODEL, digest(_in_rows(leaf, records))) for leaf in given]
 
 

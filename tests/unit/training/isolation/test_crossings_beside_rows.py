@@ -88,6 +88,30 @@ def test_a_number_for_all_that_is_always_the_same_is_not(number: Callable[[Tenso
     by_train(WithNumber(number), of_logits, people(300.0))
 
 
+def of_the_loss(use: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    return lambda out, y: of_logits(out, y) * use(out["number"])
+
+
+def test_a_loop_of_ones_own_follows_the_number_so_it_may_be_there_but_not_be_used() -> None:
+    """As models of Hugging Face give a loss of their own, a mean over the batch, beside the logits."""
+
+    def mean(logits: Tensor) -> Tensor:
+        return logits.square().mean()
+
+    by_own_loop(WithNumber(mean), of_logits, people(300.0))
+    uses: list[Callable[[Tensor], Tensor]] = [
+        lambda number: number,
+        lambda number: number.detach(),
+        lambda number: number.data,
+        lambda number: torch.ones(()).copy_(number.detach()),
+    ]
+    for use in uses:
+        with pytest.raises(pp.InvalidInput, match="brings what"):
+            by_own_loop(WithNumber(mean), of_the_loss(use), people(300.0))
+    with pytest.raises(pp.InvalidInput, match=REFUSED):
+        by_own_loop(WithNumber(lambda logits: float(mean(logits))), of_logits, people(300.0))
+
+
 def test_a_learned_number_is_a_parameter_of_the_model_and_may_be_given_back() -> None:
     """As CLIP gives its temperature, here frozen."""
     model = WithNumber(lambda logits: None)
