@@ -224,8 +224,14 @@ def is_large(model: nn.Module) -> bool:
 
 
 def placed(name: str, shape: tuple[int, ...], classes: int, device: torch.device) -> nn.Module:
-    """A new network on that device, arranged as is fastest there: a large one in half the time on a GPU."""
+    """A new network on that device, arranged as is fastest there.
+
+    With the channels of a pixel side by side a large one takes half the time on a GPU, one that pools two thirds on a
+    CPU.
+    """
     model = network(name, shape, classes)
     if device.type == "cuda" and len(shape) == 3 and is_large(model):
         model = nn.Sequential(ChannelsLast(), model)
+    if device.type == "cpu":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model.to(device)

@@ -336,6 +336,13 @@ def test_categories_of_a_text_column_are_text_though_they_look_like_numbers(caps
     assert np.abs(np.array(json.loads(out)["value"]) - [300, 100]).max() < 5 * 7
 
 
+def test_a_category_beyond_all_floats_counts_nobody(capsys, people):
+    line = f"--seed 1 --json histogram pay --categories 1,{10**400} --noise 5"
+    code, out, err = run(capsys, f"people.parquet --epsilon epsilon {line}")
+    assert code == 0, err
+    assert np.abs(json.loads(out)["value"]).max() < 5 * 7
+
+
 def test_a_public_answer_says_nothing_of_what_one_person_grants(capsys, tmp_path):
     """The rungs of a table's own ledger are its people's ε (rule 6): whoever has the table is told, a page is not."""
     shown, kept = [], []
@@ -352,6 +359,14 @@ def test_a_public_answer_says_nothing_of_what_one_person_grants(capsys, tmp_path
     assert "whoever allows ε = 0.37 cannot pay for this" in shown[0]
     assert "cannot pay" not in shown[1]
     assert kept[0] == kept[1]
+    for name, said in (
+        ("one", "whoever allows ε = 0.37 cannot pay for this, even with a full purse\n"),
+        ("other", ""),
+    ):
+        code, out, err = run(
+            capsys, f"{name}.csv --person who --epsilon epsilon --ledger none --json count --noise 9"
+        )
+        assert (code, json.loads(out)["note"], err) == (0, "", said)  # for who asks, in no file
 
 
 @pytest.fixture

@@ -87,6 +87,15 @@ def test_an_answer_shows_its_value_and_its_cost():
     assert "the first 50 of 60" in text(page)
 
 
+def test_what_follows_from_grants_is_printed_for_who_asks_and_kept_in_no_notebook_or_file():
+    """A notebook is saved with its views, and passed on."""
+    made = answers.Cost(0.01, "gdp")
+    answer = pp.Answer(12.25, 3.0, made, np.array([12.25]), note="public", internal_note="whoever allows ε = 0.37")
+    assert "(public; whoever allows ε = 0.37); costs" in str(answer)
+    assert "0.37" not in text(parsed(answer._repr_html_()))
+    assert "0.37" not in str(answer.to_json())
+
+
 def test_spending_is_internal_and_shows_each_levels_epsilon():
     """Of μ²-GDP steps the zCDP bound is μ²/2 + sqrt(2 μ² log(1/δ)), by hand."""
     square = np.array([0.0, 0.01, 0.04, 0.02])

@@ -123,9 +123,23 @@ def _read(path: Path, columns: list[str] | None = None) -> Any:
             # A blank line is a record whose cells are empty, not one to pass over.
             parse = pyarrow.csv.ParseOptions(ignore_empty_lines=False)
             table = pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+    _refuse_not_utf8(path, table)
     if table.num_rows == 0:
         raise InvalidInput(f"{path} has no rows; give at least one record")
     return table
+
+
+def _refuse_not_utf8(path: Path, table: Any) -> None:
+    """Raise where a text of a Parquet file is not UTF-8, which nobody has looked at: what fails later quotes it."""
+    if _is_csv(path):
+        return
+    for name, values in zip(table.schema.names, table.columns, strict=True):
+        if "string" in str(values.type):
+            try:
+                values.validate(full=True)
+            except pa.ArrowInvalid:
+                hint = "write its text as UTF-8, or leave the column out"
+                raise InvalidInput(f"{path}: the column {name!r} cannot be read: it is not UTF-8; {hint}") from None
 
 
 def column_names(path: Path) -> list[str]:
@@ -161,6 +175,7 @@ def blocks(path: Path, columns: Sequence[str], rows: int = _BLOCK_ROWS) -> Itera
             read = pyarrow.csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
             batches = pyarrow.csv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
         for batch in batches:
+            _refuse_not_utf8(path, batch)
             for begin in range(0, batch.num_rows, rows):
                 yield {name: batch.column(name).slice(begin, rows) for name in columns}
 

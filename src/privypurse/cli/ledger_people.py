@@ -26,7 +26,7 @@ def _import_options(command: argparse.ArgumentParser) -> None:
     _said_options(command, "where the table has no such column")
     back = "who has withdrawn or been forgotten comes back (default: they stay out, whatever a table says)"
     command.add_argument("--returning", action="store_true", help=back)
-    up = "who changed since, by another way than this table, what they allow is raised too (default: lowered only)"
+    up = "raise also above what was recorded since by another way than a table of this recorder (default: lower only)"
     command.add_argument("--raising", action="store_true", help=up)
     command.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
     command.add_argument("--list", action="store_true", help="also say for whom, by id")

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     with unchanged(options.table):
         table = read_table(options.table)
         budgets = budgets_of(options, table)
-    fingerprint = "" if earlier.rows is None else fingerprint_of(table)
+    fingerprint = "" if earlier.rows is None else fingerprint_of(table, earlier.rows)
     earlier.require_of(budgets, fingerprint)  # before anything is made
     if options.at_most is not None:
         real(options.at_most, "--at-most", above=0)
@@ -92,4 +92,4 @@ def _ledger(
     def first(made: pp.Ledger) -> None:
         new.append(charge(made))
 
-    return table_ledger(private, budgets, identity_of_table(options, table), first).ledger, any(new)
+    return table_ledger(private, budgets, identity_of_table(options, table, private), first).ledger, any(new)

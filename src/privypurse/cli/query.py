@@ -174,6 +174,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
     text = json.dumps({**answer.to_json(), "unit": unit}, ensure_ascii=False)
     if options.json:
         console.print(text, markup=False, soft_wrap=True)
+        if answer.internal_note:  # for who asks: what goes into a file holds none of it
+            say(Console(stderr=True, highlight=False, emoji=False), answer.internal_note)
     else:
         _show(answer, options, console)
         _show_where(kept, options, console)

@@ -53,7 +53,7 @@ def purses_of(options: argparse.Namespace, table: dict[str, Any], budgets: pp.Bu
     if not is_there(Place.at(private)):
         refuse_earlier(options, path, None)
         _refuse_new(options, path)
-    kept = table_ledger(private, budgets, identity_of_table(options, table))
+    kept = table_ledger(private, budgets, identity_of_table(options, table, private))
     refuse_earlier(options, path, kept.ledger)
     return kept
 
@@ -79,9 +79,10 @@ def _ids(options: argparse.Namespace) -> AnyArray | None:
     return None if options.person is None else FileColumns(Path(options.table)).ids(options.person)
 
 
-def identity_of_table(options: argparse.Namespace, table: dict[str, Any]) -> dict[str, str]:
-    """Whose purses a private ledger keeps, and where ε and δ come from."""
-    from privypurse.queries.table_ledger import DATA_SET
+def identity_of_table(options: argparse.Namespace, table: dict[str, Any], private: Path) -> dict[str, str]:
+    """Whose purses the private ledger of a table keeps, or is to keep, and where ε and δ come from."""
+    from privypurse.ledger.private import Place, is_there
+    from privypurse.queries.table_ledger import DATA_SET, identity_of, opened
 
     def said(value: Any) -> str:
         return f"column {value!r}" if isinstance(value, str) else repr(float(value))
@@ -92,13 +93,17 @@ def identity_of_table(options: argparse.Namespace, table: dict[str, Any]) -> dic
     }
     if options.person is not None:
         return {"people": said(options.person), **identity}
-    return {"people": "rows by number", DATA_SET: fingerprint_of(table), **identity}
+    stated = identity_of(opened(private)).get(DATA_SET) if is_there(Place.at(private)) else None
+    return {"people": "rows by number", DATA_SET: fingerprint_of(table, stated), **identity}
 
 
-def fingerprint_of(table: dict[str, Any]) -> str:
+def fingerprint_of(table: dict[str, Any], stated: str | None) -> str:
+    """Of the rows; in the form of an earlier version where that is the one ``stated`` by what keeps their purses."""
+    from privypurse.queries.earlier_fingerprint import earlier_fingerprint
     from privypurse.queries.rows import rows_of
 
-    return rows_of(table).fingerprint()
+    found = rows_of(table).fingerprint()
+    return found if stated in (None, found) or earlier_fingerprint(table) != stated else stated
 
 
 def private_path(table: Path) -> Path:

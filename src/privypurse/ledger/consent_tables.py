@@ -38,7 +38,8 @@ class Difference:
     ended: tuple[str, ...] = ()
     """Who stays out: by a row whose end is past, or that says nothing of an end after theirs has passed."""
     kept: tuple[str, ...] = ()
-    """Who said last by another way what they allow, and less: a table raises them only if that is asked for."""
+    """Whom it gives less than it says, unless that is asked for: nobody is raised, or comes back, above what was said
+    last by another way than a table of this recorder."""
 
     def __str__(self) -> str:
         parts = {"join": self.joining, "come back": self.returning, "raise": self.raising, "lower": self.lowering}
@@ -46,7 +47,7 @@ class Difference:
         said = [f"{len(ids):,} {word}" for word, ids in parts.items()]
         said.append(f"{self.unchanged:,} stay as they are")
         out = {"who had left stay out": self.left, "whose end is past stay out": self.ended}
-        out["who said less since, by another way, keep it (raising them is to be asked for)"] = self.kept
+        out["not raised above a change that is not marked as this table's (that is to be asked for)"] = self.kept
         return ", ".join([*said, *(f"{len(ids):,} {words}" for words, ids in out.items() if ids)])
 
 
@@ -68,7 +69,7 @@ class Consents:
     returning: bool = False
     """Whether those who had withdrawn or been forgotten come back."""
     raises: bool = False
-    """Whether those are raised who said last by another way what they allow."""
+    """Whether people are raised, or come back, also above what was said last by another way."""
 
     def mistakes(self, lifetime: Lifetime) -> list[tuple[int, str]]:
         """Rows whose ε is no rung or whose end is no date, and what to say of each."""
@@ -87,13 +88,13 @@ class Consents:
 
     def _sorted_out(
         self, connection: Connection, lifetime: Lifetime, key: Key
-    ) -> tuple[list[str], dict[str, AnyArray]]:
-        """Ids as text, and for each kind of change who it is (a mask)."""
+    ) -> tuple[list[str], dict[str, AnyArray], IntArray]:
+        """Ids as text, for each kind of change who it is (a mask), and for each row the rung to be granted."""
         texts, keyed = people.keyed_ids(self.ids, key)
-        rung, numbers = lifetime.rung_of(self.epsilon), people.numbers_of(connection, keyed)
+        said, numbers = lifetime.rung_of(self.epsilon), people.numbers_of(connection, keyed)
         known, time = numbers >= 0, entries.time_now(connection)
         left, ended, differs = np.zeros((3, known.size), dtype=bool)
-        before = rung.copy()
+        rung, before = said.copy(), said.copy()
         if known.any():
             stand, places = people.of(connection, lifetime, numbers[known], key)
             left[known] = (stand.status[places] & (WITHDRAWN | FORGOTTEN)) != 0
@@ -104,21 +105,24 @@ class Consents:
         over = ended & ~left & ~(self._dated() & (self._ends() > time))  # an end of which nothing is said stays: past
         stays = known & ~left & ~over
         past = (self._ends() <= time) & (~known | back) | over
-        kept = stays & (rung > before) & (not self.raises)
+        kept = (back | stays & (rung > before)) & ~past & (not self.raises)
         if kept.any():
             ours = np.array([one.recorded_by for one in self.consents], dtype=object)[self.which[kept]]
-            kept[kept] = consents.said_otherwise(connection, numbers[kept], ours)
-        return texts, {
+            rung[kept] = np.minimum(said[kept], consents.said_otherwise(connection, numbers[kept], ours))
+            kept = rung < said
+        stays &= ~kept  # of these the row changes nothing
+        masks = {
             "joining": ~known & ~past,
             "returning": back & ~past,
             "left": np.zeros_like(left) if self.returning else left,
             "ended": past,
             "kept": kept,
-            "raising": stays & (rung > before) & ~kept,
+            "raising": stays & (rung > before),
             "lowering": stays & (rung < before),
             "renewing": stays & (rung == before) & differs,
             "unchanged": stays & (rung == before) & ~differs,
         }
+        return texts, masks, rung
 
     def _ends(self) -> IntArray:
         """For each row when its consent ends; NEVER where it says nothing of that."""
@@ -140,19 +144,22 @@ class Consents:
 
     def applied(self, connection: Connection, lifetime: Lifetime, key: Key, *, write: bool) -> Difference:
         """What the table changes; recorded, in the caller's transaction, if ``write`` says so."""
-        texts, masks = self._sorted_out(connection, lifetime, key)
+        texts, masks, rung = self._sorted_out(connection, lifetime, key)
         if write:
-            self._write(connection, lifetime, key, masks)
+            epsilon = np.array([one.epsilon for one in lifetime.rungs])[rung]
+            self._write(connection, lifetime, key, masks, epsilon)
         named = {name: tuple(texts[place] for place in np.flatnonzero(mask)) for name, mask in masks.items()}
         unchanged = len(named.pop("unchanged"))
         return Difference(**named, unchanged=unchanged)
 
-    def _write(self, connection: Connection, lifetime: Lifetime, key: Key, masks: dict[str, AnyArray]) -> None:
+    def _write(
+        self, connection: Connection, lifetime: Lifetime, key: Key, masks: dict[str, AnyArray], epsilon: AnyArray
+    ) -> None:
         for joining, names in ((True, ("joining", "returning")), (False, ("raising", "lowering", "renewing"))):
             wanted = np.flatnonzero(np.logical_or.reduce([masks[name] for name in names]))
             for number, some in consents.groups(self.which[wanted]):
-                ids, epsilon = self.ids[wanted[some]], self.epsilon[wanted[some]]
-                people.grant(connection, lifetime, ids, epsilon, self.consents[number], key, joining=joining)
+                ids, granted = self.ids[wanted[some]], epsilon[wanted[some]]
+                people.grant(connection, lifetime, ids, granted, self.consents[number], key, joining=joining)
 
 
 def require_right(tables: Sequence[Consents], lifetime: Lifetime) -> None:

@@ -19,6 +19,10 @@ from privypurse.ledger.standing import NEVER
 
 UNTIL_WITHDRAWN = "until withdrawn"
 """As ``valid_until``: without an end, also if there was one."""
+BY_TABLE = "read from the table"
+"""Who recorded a change of a grant where a table's own ledger follows the table."""
+BEYOND_ALL = 1 << 32
+"""More than the number of any rung, and of any person."""
 _GRANTS = ("join", "consent")
 _AT_ONCE = 64  # blocks
 
@@ -115,31 +119,42 @@ def recorded(connection: Connection, numbers: IntArray) -> tuple[list[Consent], 
     return list(place), np.array([place[one] for one in each], dtype=np.int64)[which]
 
 
-def said_otherwise(connection: Connection, numbers: IntArray, recorders: AnyArray) -> AnyArray:
-    """For each of these people whether they changed what they allow since they joined, last by another way than a
-    table of this recorder: alone, or by a table that somebody else recorded.
+def said_otherwise(connection: Connection, numbers: IntArray, recorders: AnyArray) -> IntArray:
+    """For each of these people the rung that they said last by another way than a table of this recorder: alone, or
+    by a table that somebody else recorded. BEYOND_ALL where they said nothing so, or nothing since they joined.
     """
-    found, which = _latest(connection, numbers)
-    changed = np.array([entry.kind == "consent" and entry.meta.get("change", True) for entry in found], dtype=bool)
-    by_table = np.array(["table" in entry.meta for entry in found], dtype=bool)
-    who = np.array([entry.meta.get("recorded_by", "") for entry in found], dtype=object)
-    others = np.not_equal(who[which], recorders).astype(bool)
-    alone = np.equal(recorders, "").astype(bool) & ~by_table[which]  # two who name no recorder need not be one
-    return np.asarray(changed[which] & (others | alone))
+    blocks = np.unique(numbers // SIZE)
+    ours, said = np.empty(blocks.size * SIZE, dtype=object), np.full(blocks.size * SIZE, BEYOND_ALL, dtype=np.int64)
+    ours[places(blocks, numbers)] = recorders
+    beside = {entry.seq: entry.meta for entry in entries.of_kinds(connection, *_GRANTS)}
+    for seq, listed, rungs in _granted(connection, blocks):
+        meta, where = beside[seq], places(blocks, listed)
+        otherwise = listed < meta.get("new", {}).get("first", BEYOND_ALL)  # whoever stands behind has just joined
+        recorder = meta.get("recorded_by", "")
+        if "table" in meta or recorder == BY_TABLE:  # the mark is younger than BY_TABLE
+            otherwise &= np.not_equal(ours[where], recorder).astype(bool)
+        said[where[otherwise]] = rungs[otherwise]
+    return np.asarray(said[places(blocks, numbers)])
 
 
 def _latest(connection: Connection, numbers: IntArray) -> tuple[list[entries.Entry], AnyArray]:
     """The latest grants of these people: the different entries, and for each person which."""
     blocks = np.unique(numbers // SIZE)
     latest = np.zeros(blocks.size * SIZE, dtype=np.int64)
-    for begin in range(0, blocks.size, _AT_ONCE):
-        some = blocks[begin : begin + _AT_ONCE].tolist()
-        for seq, number, payload in connection.execute(_ROWS, {"numbers": some}):
-            listed, _ = people([(number, bytes(payload))])
-            latest[places(blocks, listed)] = seq
+    for seq, listed, _ in _granted(connection, blocks):
+        latest[places(blocks, listed)] = seq
     seqs, which = np.unique(latest[places(blocks, numbers)], return_inverse=True)
     found = entries.numbered(connection, seqs.tolist())
     return [found[seq] for seq in seqs.tolist()], which
+
+
+def _granted(connection: Connection, blocks: IntArray) -> Iterator[tuple[int, IntArray, AnyArray]]:
+    """What was granted in these blocks, for everybody in order of time: the entry's number, people and rungs."""
+    for begin in range(0, blocks.size, _AT_ONCE):
+        some = blocks[begin : begin + _AT_ONCE].tolist()
+        for seq, number, payload in connection.execute(_ROWS, {"numbers": some}):
+            listed, values = people([(number, bytes(payload))])
+            yield seq, listed, values[0]
 
 
 def groups(which: AnyArray) -> Iterator[tuple[int, IntArray]]:

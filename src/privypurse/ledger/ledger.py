@@ -128,9 +128,9 @@ class Ledger(OpenLedger):
         Columns "purpose", "valid_until" and "recorded_by" are read where there are such. Another purpose or end with
         the same ε renews a consent; an empty end is none. Where the table says nothing of them they stay. Nobody
         leaves by being absent. Who has withdrawn or been forgotten stays out, or a table from before would undo it;
-        ``returning`` brings them back, with what they had spent. Who changed what they allow since they joined, by
-        themselves (`change`) or in a table that somebody else recorded, is lowered but not raised, or a table from
-        before would undo that; ``raising`` raises them. Nobody joins by a row whose end is past; a consent
+        ``returning`` brings them back, with what they had spent. Nobody is raised, or comes back, above what was
+        recorded for them last since they joined by another way than a table of this ``recorded_by``, as by `change`:
+        a table from before would undo that; ``raising`` does so. Nobody joins by a row whose end is past; a consent
         that has ended is renewed by a row that names a later end, or none, not by one that says nothing of it.
         ``dry_run`` (the default) only says what would happen. With ``levels``, as in {"strict": 0.5}, the column
         ``epsilon`` holds choices.

@@ -14,6 +14,8 @@ from privypurse.arrays import FloatArray
 from privypurse.budgets.budgets import DEFAULT_DELTA
 
 SYMBOLS = {"gdp": "μ²", "zcdp": "ρ"}
+VERSION = 2
+"""Of answers as JSON. Earlier ones state none, and their note may hold what is an internal note now."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Answer:
     note: str = ""
     """What has to be known about the value, from public and released numbers alone."""
     internal_note: str = ""
-    """What else has to be known, where it follows from what people granted: for the trusted curator, on no page."""
+    """What else has to be known, where it follows from what people granted: for who asks in person, by ``print``; in
+    no file, on no page and not in a notebook's view, which is kept with the notebook."""
     alike: bool = False
     """Whether everybody who is counted pays the same; else ``cost`` is the most that somebody may pay."""
 
@@ -70,8 +73,9 @@ class Answer:
         return replace(self, note="; ".join(filter(None, (note, self.note))))
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain numbers and text."""
+        """All of it as plain numbers and text, but for the internal note."""
         return {
+            "version": VERSION,
             "value": np.asarray(self.value).tolist(),
             "noise": self.noise,
             "error": self.error,
@@ -103,7 +107,8 @@ class Answer:
             shown += f" ± about {in_short(self.error)}"
         elif np.array_equal(np.ravel(self.value), self.released):  # else the noise is on other numbers than these
             shown += f" (noise of standard deviation {self.noise:g})"
-        return f"{shown}{self.note and f' ({self.note})'}; {self.says}"
+        notes = "; ".join(filter(None, (self.note, self.internal_note)))
+        return f"{shown}{notes and f' ({notes})'}; {self.says}"
 
 
 def in_short(number: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from privypurse.arrays import AnyArray, IntArray
 from privypurse.errors import InvalidInput
-from privypurse.queries.columns import Column, Numbers, Text, Truths
+from privypurse.queries.columns import Column, Numbers, Text, Truths, comparable
 
 
 def place_by_edge(column: Column, name: str, edges: Sequence[float]) -> tuple[IntArray, int]:
@@ -66,11 +67,11 @@ def _comparable(column: Numbers | Truths, listed: list[Any]) -> tuple[AnyArray, 
     Whole numbers stay whole: as floats, large ones would fall together.
     """
     values = column.values
-    if values.dtype.kind in "iu" and all(isinstance(value, int | np.integer) for value in listed):
-        most = np.iinfo(values.dtype)
-        held = [place for place, value in enumerate(listed) if most.min <= value <= most.max]
-        return values, np.array([listed[place] for place in held], dtype=values.dtype), np.array(held, dtype=np.int64)
-    numbers = np.asarray(listed, dtype=np.float64)
-    if np.isnan(numbers).any():
+    numbers = [comparable(value, values) for value in listed]
+    if any(math.isnan(number) for number in numbers if isinstance(number, float)):
         raise InvalidInput("categories holds NaN, which equals nothing")
-    return values.astype(np.float64), numbers, np.arange(numbers.size)
+    if values.dtype.kind not in "iu":
+        return values.astype(np.float64), np.array(numbers, dtype=np.float64), np.arange(len(numbers))
+    most = np.iinfo(values.dtype)
+    held = {place: n for place, n in enumerate(numbers) if isinstance(n, int) and most.min <= n <= most.max}
+    return values, np.array([*held.values()], dtype=values.dtype), np.array([*held], dtype=np.int64)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from privypurse.arrays import AnyArray, FloatArray, IntArray
+from privypurse.arrays import AnyArray, FloatArray, IntArray, frozen
 from privypurse.errors import InvalidInput
 
 Mask = npt.NDArray[np.bool_]
@@ -133,6 +134,22 @@ class Text:
 Column = Numbers | Truths | Text | Dates | Other
 
 
+def comparable(number: Any, values: AnyArray) -> float:
+    """A number as it is compared with these: with whole numbers as one, however large it is, else as a float."""
+    number = number.item() if isinstance(number, np.generic) else number
+    if values.dtype.kind in "iu" and (isinstance(number, int) or float(number).is_integer()):
+        return int(number)
+    return as_float(number)
+
+
+def as_float(number: Any) -> float:
+    """∞ for a whole number that no float reaches."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
 def column(values: Any) -> Column:
     """A column from an array, a tensor, a pandas Series or an Arrow array. What kind it is belongs to the public
     schema: where values have a type of their own, as in Arrow, no cell decides about it.
@@ -174,6 +191,31 @@ def _typed(values: Any) -> Any:
         return None
 
 
+def _cells(arrow: Any) -> AnyArray:
+    """Lists and the like, as their kind says: one's empty place would make floats of everybody's whole numbers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds, cells = pa.types, np.empty(len(arrow), dtype=object)
+    if kinds.is_list(arrow.type) or kinds.is_large_list(arrow.type) or kinds.is_fixed_size_list(arrow.type):
+        flat = frozen(as_array(arrow.flatten()))
+        ends = np.cumsum(_numpy(pc.list_value_length(arrow).fill_null(0)))
+        begins = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        for known in np.flatnonzero(_numpy(arrow.is_valid())):
+            cells[known] = flat[begins[known] : ends[known]]
+    else:
+        for place, cell in enumerate(arrow.to_pylist()):
+            cells[place] = cell
+    return cells
+
+
+def _is_pandas_own(kind: Any) -> bool:
+    """Periods and intervals, and categories of them: Arrow keeps them as something else."""
+    import pyarrow as pa
+
+    return isinstance(kind.value_type if pa.types.is_dictionary(kind) else kind, pa.BaseExtensionType)
+
+
 def _of_objects(array: AnyArray) -> Column:
     import pyarrow as pa  # when a table is asked about, not before
 
@@ -192,34 +234,56 @@ def _of_arrow(arrow: Any) -> Column:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if isinstance(arrow, pa.ChunkedArray):
-        arrow = arrow.combine_chunks()
-    kinds = pa.types
-    if kinds.is_dictionary(arrow.type):
-        arrow = arrow.dictionary_decode()
+    arrow, kinds = _decoded(arrow), pa.types
     if kinds.is_null(arrow.type):
         return Text(np.full(len(arrow), -1, np.int64), np.empty(0, dtype=object))
     if str(arrow.type) in ("string", "large_string", "string_view"):
         return _of_words(arrow.cast(pa.large_string()))
     if kinds.is_boolean(arrow.type) or kinds.is_integer(arrow.type):
-        missing = pc.is_null(arrow).to_numpy(zero_copy_only=False) if arrow.null_count else None
-        nothing = pa.scalar(0).cast(arrow.type)
-        held = arrow.fill_null(nothing).to_numpy(zero_copy_only=False)
+        missing = _numpy(pc.is_null(arrow)) if arrow.null_count else None
+        held = _numpy(arrow.fill_null(pa.scalar(0).cast(arrow.type)))
         return Truths(held, missing) if kinds.is_boolean(arrow.type) else Numbers(held, missing)
-    if kinds.is_decimal(arrow.type):
-        arrow = arrow.cast(pa.float64(), safe=False)
     if kinds.is_floating(arrow.type):
-        return Numbers(arrow.to_numpy(zero_copy_only=False))
+        return Numbers(_numpy(arrow))
     if kinds.is_date(arrow.type) or kinds.is_timestamp(arrow.type):
-        return Dates(arrow.to_numpy(zero_copy_only=False))
-    held = arrow.to_numpy(zero_copy_only=False) if kinds.is_primitive(arrow.type) else np.empty(0, dtype=object)
+        return Dates(_numpy(arrow))
+    if arrow.null_count == len(arrow):  # without a cell whose bytes are not known
+        return Other(np.full(len(arrow), -1), f"{arrow.type}")
+    held = _numpy(arrow) if kinds.is_primitive(arrow.type) else np.empty(0, dtype=object)
     return Other(held, f"{arrow.type}")
 
 
 def _of_words(arrow: Any) -> Text:
     coded = arrow.dictionary_encode()
-    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return Text(codes, np.asarray(coded.dictionary.to_numpy(zero_copy_only=False), dtype=object))
+    codes = _numpy(coded.indices.fill_null(-1)).astype(np.int64)
+    return Text(codes, np.asarray(_numpy(coded.dictionary), dtype=object))
+
+
+def _decoded(arrow: Any) -> Any:
+    """One array of a value a row: none is told by its place in a dictionary or a run. Decimals are floats, JSON is
+    text.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_run_end_encoded(arrow.type):
+        arrow = pc.run_end_decode(arrow)
+    if isinstance(arrow, pa.ChunkedArray):
+        arrow = arrow.combine_chunks()
+    if pa.types.is_dictionary(arrow.type):
+        arrow = arrow.dictionary_decode()
+    if str(arrow.type) == "extension<arrow.json>":
+        arrow = arrow.storage
+    return arrow.cast(pa.float64(), safe=False) if pa.types.is_decimal(arrow.type) else arrow
+
+
+def _numpy(arrow: Any) -> AnyArray:
+    import pyarrow as pa
+
+    try:
+        return _cells(arrow) if pa.types.is_nested(arrow.type) else np.asarray(arrow.to_numpy(zero_copy_only=False))
+    except (pa.ArrowException, UnicodeDecodeError):  # which quote the cell
+        raise InvalidInput(f"it holds {arrow.type} that Python cannot read; text must be UTF-8") from None
 
 
 def _as_arrow(array: AnyArray) -> Any:
@@ -244,16 +308,19 @@ def _utf8(word: str) -> bytes:
 def as_array(values: Any) -> AnyArray:
     """A NumPy array of an array, a list, a tensor (on any device), a Series or an Arrow array.
 
-    Of Arrow, whole numbers are floats and what is missing is not true, whether or not there is an empty cell.
+    Of types that know empty cells (Arrow's, pandas' nullable ones) whole numbers are floats and what is missing is
+    not true, whether or not there is an empty cell.
     """
-    if is_arrow(values):
+    if says_its_type(values) and (arrow := _typed(values)) is not None:
         import pyarrow as pa
 
-        if pa.types.is_integer(values.type):
-            values = values.cast(pa.float64(), safe=False)
-        elif pa.types.is_boolean(values.type):
-            values = values.fill_null(False)
-        return np.asarray(values.to_numpy() if isinstance(values, pa.ChunkedArray) else values)
+        if is_arrow(values) or not _is_pandas_own(arrow.type):
+            arrow = _decoded(arrow)
+            if pa.types.is_integer(arrow.type):
+                arrow = arrow.cast(pa.float64(), safe=False)
+            elif pa.types.is_boolean(arrow.type):
+                arrow = arrow.fill_null(False)
+            return _numpy(arrow)
     if hasattr(values, "detach"):
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":  # which NumPy does not know

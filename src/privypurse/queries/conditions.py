@@ -18,7 +18,7 @@ import numpy as np
 
 from privypurse.arrays import AnyArray
 from privypurse.errors import InvalidInput
-from privypurse.queries.columns import Column, Dates, Mask, Numbers, Other, Text, Truths
+from privypurse.queries.columns import Column, Dates, Mask, Numbers, Other, Text, Truths, as_float, comparable
 
 _LONGEST = 10_000
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -50,6 +50,9 @@ class _Constant:
         if isinstance(self.value, bool):
             return "true or false"
         return "text" if isinstance(self.value, str) else "numbers"
+
+    def floats(self) -> AnyArray:
+        return np.asarray(as_float(self.value))
 
 
 class Condition:
@@ -167,23 +170,22 @@ class Condition:
                     )
                 return value
             case ast.Constant(value) if isinstance(value, bool | int | float | str):
-                # A whole number too large for a float would be an error on some columns only.
-                if isinstance(value, int) and abs(value) > 2**63:
-                    return _Constant(float(value) if abs(value) < 10**300 else float("inf"))
                 return _Constant(value)
             case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
-                number = self._number(operand, columns)
-                return _as_column(-number if isinstance(node.op, ast.USub) else number)
+                number, sign = self._number(operand, columns), -1 if isinstance(node.op, ast.USub) else 1
+                if isinstance(number, _Constant):  # a whole number stays one
+                    return _Constant(sign * number.value)
+                return Numbers(sign * number.floats())
             case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
-                first, second = self._number(left, columns), self._number(right, columns)
+                # As floats: whole numbers of a few bits would wrap around.
+                first, second = (self._number(side, columns).floats() for side in (left, right))
                 return _as_column(_ARITHMETIC[type(op)](first, second))
         raise InvalidInput(f"in the condition {self.text!r}, {self._said(node)} is not allowed; {_KNOWS}")
 
-    def _number(self, node: ast.expr, columns: Mapping[str, Column]) -> AnyArray:
+    def _number(self, node: ast.expr, columns: Mapping[str, Column]) -> Numbers | _Constant:
         value = self._value(node, columns)
         if isinstance(value, Numbers) or (isinstance(value, _Constant) and value.kind == "numbers"):
-            # As floats: whole numbers of a few bits would wrap around.
-            return value.floats() if isinstance(value, Numbers) else np.asarray(value.value, dtype=np.float64)
+            return value
         raise InvalidInput(f"the condition {self.text!r} computes with {self._said(node)}, which holds {value.kind}")
 
     def _date(self, value: _Constant, node: ast.expr) -> Dates:
@@ -237,7 +239,7 @@ def _compare(op: type[ast.cmpop], first: Column | _Constant, second: Column | _C
     if isinstance(first, Text) and isinstance(second, Text):
         left, right = np.append(first.words, "")[first.codes], np.append(second.words, "")[second.codes]
         return np.asarray(does(left, right), dtype=bool) & first.known() & second.known()
-    both = _raw(first), _raw(second)
+    both = _raw(first, second), _raw(second, first)
     mask = np.asarray(does(*both), dtype=bool)
     for side, raw in zip((first, second), both, strict=True):
         if not isinstance(side, _Constant) and np.ndim(raw):
@@ -245,7 +247,9 @@ def _compare(op: type[ast.cmpop], first: Column | _Constant, second: Column | _C
     return mask
 
 
-def _raw(value: Any) -> Any:
+def _raw(value: Any, beside: Any) -> Any:
     if isinstance(value, Dates):
         return value.microseconds()
-    return value.value if isinstance(value, _Constant) else value.values
+    if not isinstance(value, _Constant):
+        return value.values
+    return comparable(value.value, beside.values) if isinstance(beside, Numbers) else value.value

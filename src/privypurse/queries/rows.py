@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,16 @@ class _Columns(dict[str, Any]):
     def __getitem__(self, name: str) -> Column:
         found = super().__getitem__(name)
         if callable(found):
-            self[name] = found = column(found())
+            with _about(name):
+                self[name] = found = column(found())
         return found  # type: ignore[no-any-return]
 
     def fingerprint(self) -> str:
         parts: list[AnyArray] = []
         for name in self:
-            try:
-                held = self[name].bytes_of()
-            except InvalidInput as error:
-                raise InvalidInput(f"the column {name!r}: {error}") from None
+            found = self[name]
+            with _about(name):
+                held = found.bytes_of()
             # What kind a column is follows from the types and the number of its arrays.
             head = f"{name}\n{len(held)}".encode("utf-8", "surrogatepass")
             parts += [np.frombuffer(head, np.uint8), *held]
@@ -103,21 +104,25 @@ class ArrayRows:
         parts = _parts(data)
         if not parts:
             raise InvalidInput("the data have no columns")
-        # Read-only views: a callable that writes into its rows would change the data for the next question.
-        given = parts
-        parts = {name: part if _is_tensor(part) else frozen(as_array(part)) for name, part in given.items()}
+        parts = {name: part if says_its_type(part) else _fixed(part) for name, part in parts.items()}
         lengths = {name: _length(part, name) for name, part in parts.items()}
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{name}: {length:,}" for name, length in lengths.items())
             raise InvalidInput(
                 f"the arrays of the data differ in length ({said}); give each an entry for every record"
             )
-        self._data, self.count = _like(data, parts), next(iter(lengths.values()))
-        self.columns = _Columns(
-            {name: partial((given if says_its_type(given[name]) else parts).get, name) for name in parts}
-            if isinstance(data, Mapping)
-            else {}
-        )
+        self._held, self.count = _like(data, parts), next(iter(lengths.values()))
+        by_name = isinstance(data, Mapping)
+        self.columns = _Columns({name: partial(parts.get, name) for name in parts} if by_name else {})
+
+    @cached_property
+    def _data(self) -> Any:
+        """As callables get them, made when one is asked for: of a type with empty cells they are copies."""
+        made = {}
+        for name, part in _parts(self._held).items():
+            with _about(name):
+                made[name] = _fixed(part)
+        return _like(self._held, made)
 
     def _each(self, change: Callable[[Any], Any], rows: Any) -> Any:
         return _like(rows, {name: change(part) for name, part in _parts(rows).items()})
@@ -127,7 +132,7 @@ class ArrayRows:
         return self._each(_own, self._data)
 
     def take(self, rows: Any, places: AnyArray) -> Any:
-        return self._each(lambda part: _read_only(part[places]), rows)
+        return self._each(lambda part: _read_only(_fixed(part)[places]), rows)
 
     def length(self, rows: Any) -> int:
         return len(next(iter(_parts(rows).values())))
@@ -171,6 +176,20 @@ def rows_of(data: Any) -> Rows:
     )
 
 
+@contextmanager
+def _about(name: Any) -> Iterator[None]:
+    """What is wrong is said with the name of the column."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"the column {name!r}: {error}") from None
+
+
+def _fixed(values: Any) -> Any:
+    """A read-only view: a callable that writes into its rows would change the data for the next question."""
+    return values if _is_tensor(values) else frozen(as_array(values))
+
+
 def _own(values: Any) -> Any:
     """A copy where there is no read-only view: tensors have none."""
     return values.detach().clone() if _is_tensor(values) else values
@@ -186,9 +205,9 @@ def _is_tensor(values: Any) -> bool:
 
 
 def _length(values: Any, name: Any) -> int:
-    if values.ndim == 0:
+    if not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
         raise InvalidInput(f"{name} of the data is a single number; the first dimension counts records")
-    return int(values.shape[0])
+    return len(values)
 
 
 def _probe_like(values: Any, first: int) -> Any:

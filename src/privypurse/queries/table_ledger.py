@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
 
 DATA_SET = row_purses.DATA_SET
-BY_TABLE = "read from the table"
-"""Who recorded a change of a grant that follows the table."""
 MOVED = "moved"
 """The id of the run that says where the purses went."""
 
@@ -129,13 +127,15 @@ def _refuse_another(ledger: Ledger, path: Path, identity: Mapping[str, str]) -> 
 def _brought_up_to_date(ledger: Ledger, texts: list[str], granted: FloatArray) -> str:
     """New people join, and grants follow the table. Whoever has left, or whose consent ended, stays out.
 
-    Whoever said since by another way that they allow less, as by `privypurse ledger consent`, is not raised again.
+    Nobody is raised above what was recorded last by another way, as by `privypurse ledger consent`.
     """
+    from privypurse.ledger.consents import BY_TABLE
+
     grants = _Grants(person=np.array(texts, dtype=object), epsilon=granted)
     found = ledger.import_table(grants, recorded_by=BY_TABLE, dry_run=True)
     if news := _told(found):
         ledger.import_table(grants, recorded_by=BY_TABLE, dry_run=False)
-    own = f"kept at what they said since, below the table: {len(found.kept):,}" if found.kept else ""
+    own = f"not raised above what was recorded by another way: {len(found.kept):,}" if found.kept else ""
     return ", ".join(filter(None, (news, own)))
 
 

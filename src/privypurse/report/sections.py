@@ -215,7 +215,9 @@ def _answer(facts: PublicFacts) -> str:
         said += f" ± about {two_digits(facts.answer['error'])}"
     elif facts.answer.get("released", values) == values:  # else the noise is on other numbers than these
         said += f", noise of standard deviation {facts.answer['noise']:g}"
-    return "; ".join(filter(None, (said, facts.answer["note"])))
+    # Answers that state no version are of a time when a note might follow from what people granted.
+    note = facts.answer.get("note") if "version" in facts.answer else None
+    return "; ".join(filter(None, (said, note)))
 
 
 def trust(facts: PublicFacts) -> Section:

@@ -180,7 +180,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             at_most=self.at_most,
             accountant=self.accountant,
         )
-        if self.ledger is not None and self.at_most is None:
+        if self.ledger is not None and self.at_most is None and self.noise_multiplier is None:
             warnings.warn(
                 "ledger= is given without at_most=: this fit takes all that public balances have left, and no other "
                 "fit, fold or question can follow it; give at_most=, the ε that it may cost",

@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from privypurse.errors import InvalidInput
 from privypurse.training.cuda_graphs import NotCapturable, capturing, require_one_pass, warmed_up
+from privypurse.training.forms import mapped
 from privypurse.training.gradients import Tape
-from privypurse.training.isolation.tracking.structures import mapped
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.model_inputs import Given
 from privypurse.training.step_randomness import borrowed, key_cuda, keyed
@@ -323,8 +323,8 @@ class Graphs:
         inputs, options = given
         with torch.no_grad():
             now = self._run.recorder.model(*inputs, **options)
-        for mine, theirs in zip(tree_leaves(output), tree_leaves(now), strict=False):
-            if not isinstance(theirs, Tensor) or not theirs.is_floating_point():
+        for mine, theirs in zip(_tensors(output), _tensors(now), strict=False):
+            if not theirs.is_floating_point():
                 continue
             apart = torch.where(torch.isfinite(theirs), (mine - theirs).abs(), 0.0)
             if apart.numel() and apart.max() > _SAME * theirs[torch.isfinite(theirs)].abs().max():

@@ -114,13 +114,28 @@ class PrivateLoader:
             run.finish()
 
 
+class _Settings(dict[str, Any]):
+    """Those of a group of parameters; they count how often they were written to, also by what they already were."""
+
+    writes = 0
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.writes += 1
+        super().__setitem__(name, value)
+
+    def update(self, *others: Any, **more: Any) -> None:
+        self.writes += 1
+        super().update(*others, **more)
+
+
 class PrivateOptimizer(torch.optim.Optimizer):
     """The user's optimizer; its step clips, adds noise and divides first. Schedulers take it as the optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, current_batch: CurrentBatch) -> None:
         self.inner, self._current_batch = optimizer, current_batch
         self._step_count = 0
-        self._began_with: list[dict[str, Any]] | None = None
+        self._watch_settings()
+        self._began_with: list[Any] | None = None
         """The settings at the first part of a step, until its last."""
 
     param_groups = property(lambda self: self.inner.param_groups)
@@ -177,20 +192,27 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def _require_settings_of_step(self) -> None:
         """Raise if something changed the learning rate, say, between two physical batches of one step.
 
-        How many there are follows from who was drawn, so a learning rate that goes by them tells it (rule 15).
+        How many there are follows from who was drawn, so a learning rate that goes by them tells it (rule 15). Also
+        one that was written anew as it was: it will be another one day.
         """
-        settings = [
-            {name: value.tolist() if isinstance(value, Tensor) else value for name, value in group.items()}
-            for group in ({**group, "params": None} for group in self.param_groups)
-        ]
+        state = [value for of_one in self.state.values() for value in of_one.values() if isinstance(value, Tensor)]
+        tensors = [*state, *(value for group in self.param_groups for value in group.values())]
+        tensors += [value for group in self.param_groups for value in group["params"]]
+        versions = [(id(each), each._version) for each in tensors if isinstance(each, Tensor)]
+        settings = [[(group.writes, list(group)) for group in self.param_groups], versions]
         if self._began_with is None or self._current_batch.begins_step:
             self._began_with = settings
         elif settings != self._began_with:
             raise InvalidInput(
-                "the optimizer's settings changed between two batches of one step: with max_physical_batch a step "
-                "is as many batches as were drawn for it, and a learning rate that goes by them tells who was drawn. "
-                "Call scheduler.step(), and whatever else goes by steps, only where loader.ends_step is True"
+                "the optimizer's settings, its state or the parameters changed between two batches of one "
+                "step: with max_physical_batch a step is as many batches as were drawn for it, and a learning rate "
+                "that goes by them tells who was drawn. Call scheduler.step(), and whatever else goes by steps, only "
+                "where loader.ends_step is True"
             )
+
+    def _watch_settings(self) -> None:
+        groups = self.inner.param_groups
+        groups[:] = [group if isinstance(group, _Settings) else _Settings(group) for group in groups]
 
     def spending(self) -> Spending:
         """What each person has spent so far, if that is followed. Sensitive."""
@@ -222,7 +244,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         run = self._current_batch.run
         run.load_state_dict(private)
-        if private["steps_taken"] and run.source.secure and run.account is None and run.journal is None:
+        counted = not run.source.secure or run.account is not None or run.journal is not None
+        another = private["steps_taken"] and private["run"] != run.name  # this one counts its own steps
+        if another and run.steps_left and not counted:
             warnings.warn(
                 f"This state is of step {private['steps_taken']:,}, and there is no journal: steps that were taken "
                 "after it was saved are not counted, and somebody may have seen them; give make_private journal=",
@@ -231,6 +255,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         self._current_batch.forget()
         self.inner.load_state_dict(state)
+        self._watch_settings()
 
     def __repr__(self) -> str:
         return f"PrivateOptimizer({self.inner!r})"

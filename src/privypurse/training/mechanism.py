@@ -77,7 +77,7 @@ class PrivateRun:
         self.account: Account | None = None
         self._journal_path = None if journal is None else Path(journal)
         own = secrets.token_hex(16) if self.journal is None else self.journal.run
-        self._name, self._released = self.processes.same(own), False
+        self.name, self._released = self.processes.same(own), False
         """By which a saved state is known as this run's; of one with a journal it lasts."""
         self._went_on_from = "", 0  # the name of another run, and how many of its steps are in this one's account
 
@@ -277,7 +277,7 @@ class PrivateRun:
         """Where the run is. No generator has a state to save: a seeded one follows from seed and step (rule 10)."""
         individual = None if self.accounting is None else self.accounting.state()
         where = {"steps_taken": self.steps_taken, "plan": self._digest, "seed": self._seed}
-        return {**where, "run": self._name, "individual": individual}
+        return {**where, "run": self.name, "individual": individual}
 
     def load_state_dict(self, state: dict[str, Any], answers_saved: bool = False) -> None:
         """Go on from a saved state; ``answers_saved`` says that it was saved after each answer of a stopping rule.
@@ -308,7 +308,7 @@ class PrivateRun:
     def _require_same_run(self, name: str, saved: int) -> None:
         """Raise if what people spent in this run would be replaced by what they spent in another one."""
         before, steps = self._went_on_from
-        if not self.source.secure or name == self._name:
+        if not self.source.secure or name == self.name:
             return
         if not self._released and (self._journal_path is None or not self.steps_taken):
             self._went_on_from = name, saved

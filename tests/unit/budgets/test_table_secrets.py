@@ -1,7 +1,9 @@
 """No cell of a file that cannot be read is shown, whatever is wrong with it."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 import privypurse as pp
@@ -19,6 +21,32 @@ def test_a_row_of_another_length_is_not_shown(tmp_path, row):
             read()
         assert "SECRET" not in str(caught.value)
         assert caught.value.__suppress_context__  # no traceback shows Arrow's own words
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), "dictionary", "list"])
+def test_text_of_a_parquet_file_that_is_not_utf_8_is_not_shown(tmp_path, kind):
+    """Parquet does not look at it, and what fails later would quote it."""
+    cells = pa.array([b"a", b"SECRET\xff", b"b"])
+    buffers = cells.cast(pa.large_binary()).buffers() if kind == pa.large_string() else cells.buffers()
+    text = pa.Array.from_buffers(kind if kind == pa.large_string() else pa.string(), 3, buffers)
+    if kind == "list":
+        text = pa.ListArray.from_arrays([0, 1, 2, 3], text)
+    elif kind == "dictionary":
+        text = text.dictionary_encode()
+    elif kind == pa.string_view():
+        text = pa.Array.from_buffers(kind, 3, cells.cast(pa.binary_view()).buffers())
+    file = tmp_path / "people.parquet"
+    pyarrow.parquet.write_table(pa.table({"age": [1, 2, 3], "said": text}), file)
+    for read in (
+        lambda: read_table(file),
+        lambda: FileColumns(file).labels("said"),
+        lambda: list(blocks(file, ["age", "said"])),
+    ):
+        with pytest.raises(pp.InvalidInput, match=r"people.parquet: the column 'said' .* UTF-8") as caught:
+            read()
+        assert "SECRET" not in str(caught.value)
+        assert caught.value.__suppress_context__
+    assert FileColumns(file).numbers("age").tolist() == [1, 2, 3]
 
 
 def test_some_columns_are_read_at_once(tmp_path):

@@ -338,7 +338,7 @@ class TestImport:
         path.write_text("person,epsilon\na,4\nb,4\nc,1\nd,1\n")
         difference = ledger.import_table(path, dry_run=False)
         assert (difference.joining, difference.raising, difference.kept) == (("d",), ("c",), ("a",))
-        assert "1 who said less since" in str(difference)
+        assert "1 not raised above a change that is not marked as this table's" in str(difference)
         assert ledger.members(["a", "b", "c", "d"]).rung.tolist() == [0, 2, 1, 1]
         path.write_text("person,epsilon\na,4\nc,4\n")  # c was raised by such a table, and may be again
         assert ledger.import_table(path).raising == ("c",)

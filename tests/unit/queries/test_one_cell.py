@@ -2,19 +2,22 @@
 
 import datetime as dt
 import decimal
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 import pytest
 from queries_brute_force import silenced
 
 import privypurse as pp
 from privypurse.budgets.tables import read_table
-from privypurse.queries import Analyst
+from privypurse.queries import Analyst, columns
 from privypurse.queries.columns import column
 from privypurse.queries.conditions import Condition
+from privypurse.queries.rows import rows_of
 
 BIG = 2**53 + 1  # no float
 
@@ -118,6 +121,129 @@ def test_callables_meet_one_kind_whether_or_not_a_cell_is_empty(tmp_path):
         assert float(asks.count(lambda rows: rows["x"], noise=1.0)) == 2 + (last is not None)
 
 
+def as_a_callable_sees(values):
+    return rows_of({"x": values}).whole["x"]
+
+
+def by_hand(name):
+    """A column as somebody may give it: arrays by hand, and of pandas."""
+    one = {"runs": pc.run_end_encode, "dictionary": pc.dictionary_encode}
+    if name in one:
+        return 2, lambda cells: one[name](pa.array(cells, pa.int64()))
+    if name == "chunks of dictionaries":
+        return "a", lambda cells: pa.chunked_array([pa.array([x], pa.string()).dictionary_encode() for x in cells])
+    if name == "chunks of runs":
+        return 2, lambda cells: pa.chunked_array([pc.run_end_encode(pa.array([x], pa.int64())) for x in cells])
+    value = {"string": "a", "boolean": True}.get(name, 2)
+    dtype = {"category": pd.CategoricalDtype([1, 2]), "category of text": pd.CategoricalDtype(["a"])}.get(name, name)
+    return "a" if name == "category of text" else value, lambda cells: pd.array(cells, dtype=dtype)
+
+
+HANDED = ["runs", "dictionary", "chunks of dictionaries", "chunks of runs", "boolean", "bool[pyarrow]", "Int64"]
+HANDED += ["Float64", "string", "category", "category of text", "int64[pyarrow]"]
+
+
+@pytest.mark.parametrize("name", [*TYPES, *HANDED])
+def test_a_callable_sees_others_cells_the_same_whether_or_not_one_is_empty(tmp_path, name):
+    if name in TYPES:
+        kind, value, _ = TYPES[name]
+        made = partial(written, tmp_path, kind=kind)
+    else:
+        value, made = by_hand(name)
+    for others in (value, None):
+        with_cell, without = (made([others] * 4 + [last]) for last in (value, None))
+        if name in TYPES:
+            with_cell, without = with_cell["x"], without["x"]
+        seen, unseen = as_a_callable_sees(with_cell), as_a_callable_sees(without)
+        assert seen.dtype == unseen.dtype
+        assert seen.dtype.kind not in "iu"
+        assert repr(seen[:4].tolist()) == repr(unseen[:4].tolist())
+    known = as_a_callable_sees(made([value, None]) if name not in TYPES else made([value, None])["x"]).tolist()
+    assert repr(known[1]) in ("None", "nan", "False") or np.isnat(np.datetime64(known[1]))
+    assert known[0] not in (None, False)
+
+
+BEYOND = [BIG] * 4  # beside which a whole number and an empty cell must be told from each other, and change nothing
+
+
+@pytest.mark.parametrize(
+    ("made", "rest", "q"),
+    [
+        (lambda cells: pa.array(cells).dictionary_encode(), BEYOND, lambda rows: rows["x"] == BIG - 1),
+        (lambda cells: pc.run_end_encode(pa.array(cells)), BEYOND, lambda rows: rows["x"] == BIG - 1),
+        (lambda cells: pd.array(cells, "Int64"), BEYOND, lambda rows: rows["x"] == BIG - 1),
+        (lambda cells: pd.array(cells, "boolean"), [True] * 4, lambda rows: rows["x"]),
+        (lambda cells: pd.array(cells, "string"), ["a"] * 4, lambda rows: rows["x"] == "a"),
+        (lambda cells: pd.Series(cells, dtype="category"), [7] * 4, lambda rows: rows["x"] == 7),
+        (
+            lambda cells: pa.chunked_array([pa.array(cells).dictionary_encode()]),
+            ["b", "b", "b", "a"],
+            lambda rows: np.array([cell in ("a", "b") for cell in rows["x"]]),
+        ),
+        (lambda cells: pa.array(cells), [decimal.Decimal(3)] * 4, lambda rows: rows["x"] > 2),
+    ],
+)
+def test_an_empty_cell_moves_the_count_of_a_callable_by_its_own_row(made, rest, q):
+    for last in (rest[0], None):
+        asks = silenced(Analyst({"x": made([*rest, last])}, pp.Budgets([50.0] * 5), example={"x": np.array(rest)}))
+        assert float(asks.count(q, noise=1.0)) == 4 + (last is not None)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.list_(pa.int64(), 1), pa.large_list(pa.int64())])
+def test_an_empty_place_in_a_persons_list_rounds_nobody_elses(kind):
+    seen, unseen = (as_a_callable_sees(pa.array([[BIG], None, [last]], kind)) for last in (5, None))
+    assert [cell.dtype for cell in (seen[0], seen[2], unseen[0], unseen[2])] == [np.float64] * 4
+    assert seen[0].tolist() == unseen[0].tolist()
+    assert seen[1] is unseen[1] is None
+    inside = pa.struct([("a", pa.int64()), ("b", kind)])
+    cells = [{"a": BIG, "b": [BIG]}, {"a": None, "b": [None]}]
+    assert as_a_callable_sees(pa.array(cells, inside)).tolist() == cells
+    nested = as_a_callable_sees(pa.array([[[1, 2], None], [[3]]], pa.list_(pa.list_(pa.int64()))))
+    assert [[None if one is None else one.tolist() for one in cell] for cell in nested] == [[[1, 2], None], [[3]]]
+    pairs = as_a_callable_sees(pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())))
+    assert pairs.tolist() == [[("a", 1)], None]
+
+
+def test_example_rows_may_be_of_a_typed_column():
+    for made in (pa.array, partial(pd.array, dtype="Int64")):
+        asks = silenced(Analyst({"x": made([3, None, 4])}, pp.Budgets([50.0] * 3), example={"x": made([5, 6])}))
+        assert float(asks.count(lambda rows: rows["x"] > 3, noise=1.0)) == 1
+
+
+def test_periods_and_intervals_stay_what_they_are_for_callables():
+    for values in (pd.period_range("2020", periods=3, freq="Y"), pd.interval_range(0, 3), pd.cut([1, 2, 3], 2)):
+        held = pd.array(values)
+        assert as_a_callable_sees(held).tolist() == list(held)
+
+
+def test_typed_columns_are_made_into_arrays_only_for_callables(monkeypatch):
+    made = []
+    monkeypatch.setattr(columns, "_decoded", lambda arrow, was=columns._decoded: made.append(arrow) or was(arrow))
+    data = {"x": pa.array([1, 2, None]), "y": pa.array(["a", "b", None]), "z": pd.array([1, 2, None], "Int64")}
+    asks = silenced(Analyst(data, pp.Budgets([50.0] * 3)))
+    assert not made
+    assert float(asks.count("x >= 1", noise=1.0)) == 2
+    assert len(made) == 1
+    assert float(asks.count(lambda rows: rows["z"] >= 1, noise=1.0)) == 2
+    assert len(made) == 4
+    assert float(asks.count(lambda rows: rows["x"] >= 1, noise=1.0)) == 2
+    assert len(made) == 4
+
+
+def test_text_that_is_not_utf_8_is_not_shown():
+    """Of an array by hand; a file with such a cell is refused when it is read."""
+    ends = pa.array([0, 1, 7, 8], pa.int32()).buffers()[1]
+    text = pa.Array.from_buffers(pa.string(), 3, [None, ends, pa.py_buffer(b"aHIV+\xffab")])
+    for given in (text, pa.chunked_array([text]), text.dictionary_encode(), pd.Series(text, dtype="string[pyarrow]")):
+        asks = silenced(Analyst({"x": given, "y": np.arange(3)}, pp.Budgets([50.0] * 3)))
+        for q in ("x == 'a'", lambda rows: rows["x"] == "a"):
+            with pytest.raises(pp.InvalidInput, match=r"the column 'x': .* UTF-8") as caught:
+                asks.count(q, noise=1.0)
+            assert "HIV" not in str(caught.value)
+            assert caught.value.__suppress_context__
+        assert float(asks.count("y >= 1", noise=1.0)) == 2
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_dates_far_away_do_not_wrap_around(unit):
     born = np.array(["1970-01-01", "NaT", "2100-05-06"], dtype=f"datetime64[{unit}]")
@@ -134,7 +260,6 @@ def test_dates_far_away_do_not_wrap_around(unit):
 def test_the_fingerprint_of_a_table_is_what_it_was(tmp_path):
     """Purses of rows beside a table are found by it. These digests are those of version 0.1's arrays."""
     from privypurse._storage import digest_of_arrays
-    from privypurse.queries.rows import rows_of
 
     head = np.frombuffer(b"x\n1", np.uint8)
     for values, kind, before in (

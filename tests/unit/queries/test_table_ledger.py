@@ -179,9 +179,9 @@ def test_whoever_lowered_their_own_grant_is_not_raised_again_by_the_table(tmp_pa
     brought(1.0, 2.0, 4.0)
     opened(path).change(["cyd"], 1.0, recorded_by="the desk")
     for _ in range(2):
-        assert brought(1.0, 2.0, 4.0) == "kept at what they said since, below the table: 1"
+        assert brought(1.0, 2.0, 4.0) == "not raised above what was recorded by another way: 1"
         assert granted() == [1.0, 2.0, 1.0]
-    assert brought(2.0, 2.0, 4.0) == "raised: 1, kept at what they said since, below the table: 1"
+    assert brought(2.0, 2.0, 4.0) == "raised: 1, not raised above what was recorded by another way: 1"
     assert granted() == [2.0, 2.0, 1.0]
     assert brought(1.0, 1.0, 4.0).startswith("lowered: 2")
     assert brought(1.0, 2.0, 4.0).startswith("raised: 1")  # whom the table lowered it raises

@@ -18,7 +18,7 @@ from page_checks import Page, complaints, contrast
 from privypurse.audit.canary_audit import CanaryAudit
 from privypurse.audit.result import AuditResult, Cost, Group, PlanConstants, Roc
 from privypurse.audit.subject import stand_in
-from privypurse.queries import Analyst
+from privypurse.queries import Analyst, answers
 from privypurse.queries.answers import in_short
 from privypurse.runs.folder import RunFolder
 from run_folders import trained
@@ -394,6 +394,19 @@ def test_an_answer_is_told_with_its_own_error_and_with_what_has_to_be_known(tmp_
     assert f"{float(told):.6g} ± about {in_short(told.error)}" in shown[0]
     assert "the middle of the range, not an answer" in shown[1]
     assert not any("noise of standard deviation" in each for each in shown)
+
+
+def test_a_note_of_a_time_when_it_might_name_what_somebody_grants_is_not_told(tmp_path: Path) -> None:
+    """Answers of then state no version; their files stay as they are, a page of them is made anew (rule 6)."""
+    rung = "whoever allows ε = 0.37 cannot pay for this, even with a full purse"
+    now = pp.Answer(12.5, 20.0, answers.Cost(0.01, "gdp"), np.array([12.5]), note="that is public").to_json()
+    earlier = {name: said for name, said in now.items() if name != "version"} | {"note": rung}
+    shown = []
+    for place, answer in enumerate((earlier, now)):
+        RunFolder.begin(tmp_path / f"{place}", "query").add_json("answer.json", answer, public=True)
+        shown.append([text_of(page.report(tmp_path / f"{place}", edition=one)) for one in ("public", "internal")])
+    assert not any("0.37" in each for each in shown[0])
+    assert all("that is public" in each for each in shown[1])
 
 
 def test_the_cost_of_an_answer_is_rounded_up_and_told_with_its_delta(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import copy
 import math
 import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -278,7 +279,7 @@ def test_a_schedule_goes_by_steps_and_not_by_how_many_batches_were_drawn(how: st
         return batches
 
     if how == "once a batch":
-        with pytest.raises(pp.InvalidInput, match="settings changed between two batches of one step"):
+        with pytest.raises(pp.InvalidInput, match="changed between two batches of one step"):
             go()
         assert optimizer.steps_taken == 0
         return
@@ -715,3 +716,39 @@ def test_a_closure_without_a_backward_pass_takes_no_step() -> None:
     with pytest.raises(pp.InvalidInput, match="needs a batch"):
         optimizer.step(lambda: private(x))
     assert optimizer.steps_taken == 0
+
+
+SLIPS = {
+    "a schedule that changes seldom": lambda scheduler, model, optimizer: scheduler.step(),
+    "weights": lambda scheduler, model, optimizer: torch._foreach_mul_(
+        [each.detach() for each in model.parameters()], 0.99
+    ),
+    "momentum": lambda scheduler, model, optimizer: [
+        state["momentum_buffer"].mul_(0.5) for state in optimizer.state.values()
+    ],
+    "a setting": lambda scheduler, model, optimizer: optimizer.param_groups[0].update(lr=0.1),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS.values(), ids=list(SLIPS))
+def test_nothing_that_a_step_goes_by_changes_between_its_batches(slip: Callable[..., Any]) -> None:
+    """A learning rate that falls after so many batches would tell how many were drawn, wherever it fell."""
+    inner = network()
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1, momentum=0.9)
+    execution = pp.Execution(max_physical_batch=2)
+    model, optimizer, loader = pp.make_private(
+        inner, optimizer, data(), planned(steps=4), execution=execution, seed=0
+    )
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+
+    def go() -> None:
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if optimizer.steps_taken or loader.ends_step:
+                slip(scheduler, inner, optimizer)
+
+    with pytest.raises(pp.InvalidInput, match="changed between two batches of one step"):
+        go()
+    assert optimizer.steps_taken == 1  # found in the first step of several batches, not when it first matters

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput, PrivyPurseWarning
+from privypurse.training.forms import leaves
 from privypurse.training.gradients.clipping import clip_factors, norms, sums
 from privypurse.training.gradients.made_up_records import WAYS, MadeUp
 from privypurse.training.gradients.tape import Recorder, Tape
@@ -131,10 +131,10 @@ def _tried(recorder: Recorder, given: Given, maker: MadeUp, device: torch.device
 
 def _losses(output: Any, tape: Tape) -> Tensor | None:
     """A loss for each record, of all that the model gives, weighed at random; None if no gradient goes through it."""
-    leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, tape.rows) and leaf.requires_grad]
+    asked = [leaf for leaf in leaves(output) if counts_records(leaf, tape.rows) and leaf.requires_grad]
     generator = torch.Generator().manual_seed(1)
-    weights = [torch.randn(leaf.shape, generator=generator).to(leaf.device) for leaf in leaves]
-    each = [(leaf * weight).reshape(_FEW, -1).sum(dim=1) for leaf, weight in zip(leaves, weights, strict=True)]
+    weights = [torch.randn(leaf.shape, generator=generator).to(leaf.device) for leaf in asked]
+    each = [(leaf * weight).reshape(_FEW, -1).sum(dim=1) for leaf, weight in zip(asked, weights, strict=True)]
     return torch.stack(each).sum(dim=0) if each else None
 
 

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointFunction
 
 from privypurse.errors import InvalidInput
+from privypurse.training.forms import mapped
 from privypurse.training.gradients.rule import Call
-from privypurse.training.isolation.tracking.structures import mapped
 
 REENTRANT = (
     "gradient checkpointing with use_reentrant=True makes a backward pass of its own, inside of which gradients are "

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from privypurse.errors import InvalidInput
 from privypurse.training.gradients.layout import COUNT_RECORDS
 from privypurse.training.gradients.rule import Call
+from privypurse.training.isolation.graph import nodes
 
 
 def refuse_replaced(module: nn.Module) -> None:
@@ -41,3 +43,23 @@ def require_tensors(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> 
             f"{type(module).__name__} has parameters of its own and gives a {type(first).__name__}; a layer that is "
             "trained gives a tensor, or a tuple that begins with one: put the parameters into a module of their own"
         )
+
+
+class NoWayBack(torch.autograd.Function):
+    """The identity, for outputs of a layer that are not watched."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        raise InvalidInput(
+            "a gradient comes back through the second output of a layer (the weights of an attention), which layer "
+            "rules do not follow; use the first output"
+        )
+
+
+def goes_back(output: Tensor) -> bool:
+    """Whether a gradient may come back from here through every layer behind it."""
+    return not any(isinstance(node, NoWayBack._backward_cls) for node in nodes([output]))

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from privypurse.errors import InvalidInput
+from privypurse.training.forms import leaves
 from privypurse.training.gradients.as_written import AsWritten
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER, takes_expanded_parameters
 from privypurse.training.gradients.find_layouts import KnownLayouts, bound
@@ -36,7 +37,7 @@ from privypurse.training.gradients.recomputation import (
     take_inputs_back,
     watch_again,
 )
-from privypurse.training.gradients.refusals import refuse_replaced, require_records, require_tensors
+from privypurse.training.gradients.refusals import NoWayBack, refuse_replaced, require_records, require_tensors
 from privypurse.training.gradients.rule import Call, InParts, Part, Rule, rule_of
 from privypurse.training.gradients.views import settle
 from privypurse.training.isolation.graph import nodes
@@ -70,21 +71,6 @@ class _Tap(torch.autograd.Function):
         ctx.call.other_output_gradients = tuple(others)
         settle(ctx.call)
         return None, None, *gradients
-
-
-class _Refusal(torch.autograd.Function):
-    """The identity, for outputs of a layer that are not watched."""
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, anchor: Tensor) -> Tensor:
-        return output.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        raise InvalidInput(
-            "a gradient comes back through the second output of a layer (the weights of an attention), which layer "
-            "rules do not follow; use the first output"
-        )
 
 
 _STRANGER = (
@@ -337,7 +323,7 @@ class Recorder:
     def refuse_strangers(self, output: Any) -> None:
         """Raise if a gradient would go to a tensor that the model does not hold as a parameter to be trained."""
         ours = {id(anchor) for anchor in self._anchors.values()}
-        for node in nodes(leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)):
+        for node in nodes(leaf for leaf in leaves(output) if isinstance(leaf, Tensor)):
             leaf = getattr(node, "variable", None)  # where gradients are accumulated
             if leaf is not None and id(leaf) not in ours:
                 raise InvalidInput(f"a tensor of shape {tuple(leaf.shape)} {_STRANGER}")
@@ -367,7 +353,7 @@ class Recorder:
 
     def _refusing(self, value: Any) -> Any:
         floats = isinstance(value, Tensor) and value.is_floating_point()
-        return _Refusal.apply(value, self._anchor(value.device)) if floats else value  # type: ignore[no-untyped-call]
+        return NoWayBack.apply(value, self._anchor(value.device)) if floats else value  # type: ignore[no-untyped-call]
 
     @contextmanager
     def captured(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from privypurse.errors import InvalidInput
 from privypurse.training.gradients import norms, recorded
 from privypurse.training.isolation.loss_fn import Loss, require_own_losses
 from privypurse.training.isolation.model import require_isolated
+from privypurse.training.isolation.replaced_records import first_rows
 from privypurse.training.model_inputs import Inputs, arguments
 from privypurse.training.physical_batches import Batch, moved
 from privypurse.training.planned_records import PlannedRecords
@@ -25,6 +26,8 @@ from privypurse.training.step_randomness import keyed
 # Streams of a seeded run's random numbers: none of its processes has such a rank.
 _RECORD_STREAM = 2**20
 _MASK_STREAM = 2**21
+
+_ASKED = 128  # records at most, whether the model keeps them apart: it takes far more memory than a question
 
 _MIXES = "right(output, y) of a record changes with the other records; it must see its own alone"
 
@@ -73,8 +76,11 @@ class NormPasses:
                 if each.shape != (batch.records.size,):
                     raise InvalidInput("right(output, y) must give one number for each record")
                 if number == 0:  # in evaluation mode, which training asks nothing of
-                    require_isolated(self.setup.recorder, given, options, batch.records.size)
-                    require_own_losses(right, output, label, each.shape[0], complaint=_MIXES, tolerance=1e-3)
+                    few = min(batch.records.size, _ASKED)
+                    first = first_rows((given, options), few, batch.records.size)
+                    require_isolated(self.setup.recorder, first[0], first[1], few)
+                    of = right, output, label, each.shape[0]
+                    require_own_losses(*of, complaint=_MIXES, tolerance=1e-3, trained=False)
                 who, owner = batch.places(self.setup)
                 found.index_add_(0, who if owner is None else who[owner], each.nan_to_num(0.0).clamp(0.0, 1.0))
         return np.asarray(self._everyone(found) / np.maximum(self.records.held, 1))

@@ -7,10 +7,12 @@ could mix records is checked, and refused with a hint what to do instead. What i
 What                   How                                                       When
 =====================  ========================================================  ================================
 layers (`layers`)      kinds that mix or remember records, by their options      when training begins
-model (`model`)        same rows beside other records; same gradients back       at the first passes, then at random
+model (`model`)        same rows beside other records; same gradients back       at the first passes, then at random,
+                                                                                 and at questions in evaluation mode
 memory (`memory`)      what the model holds is the same whoever went through     with the model
 batches (`batches`)    collate_fn and __getitems__ give a record the same row    at the first batches, then at random
-loss_fn (`loss_fn`)    same loss beside other records                            at the first batches, then at random
+loss_fn (`loss_fn`)    same loss beside other records; no gradient to others     at the first batches, then at random,
+                                                                                 and in norm passes
 a loop (`tracking`)    the record dimension followed from loader to loss         every operation of every step
 =====================  ========================================================  ================================
 

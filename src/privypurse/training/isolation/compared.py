@@ -78,13 +78,14 @@ def _first_changed(
     most = int(rows[-1]) + 1
     index = {one.device: rows.to(one.device) for _, one in whole}
     for place, ((name, one), (_, two)) in enumerate(zip(whole, other, strict=False)):
-        if one.shape[:1] < (most,) or (name == MODEL and not one.is_floating_point()):
-            continue
+        alike = one.shape == two.shape and not moved
+        if one.shape[:1] < (most,) or (name == MODEL and not (one.is_floating_point() or alike)):
+            continue  # the largest of nearly equal numbers goes by rounding where sums are in another order
         mine, now = one[index[one.device]], two[index[one.device]]
         if mine.shape == now.shape and not _equal(mine, now):
             alone = one.new_zeros((2,), dtype=torch.float64) if by_itself is None else by_itself[place]
             kinks = moved and came_back
-            verdict = _changed(mine, now, one, alone, one_shape=one.shape == two.shape and not moved, kinks=kinks)
+            verdict = _changed(mine, now, one, alone, one_shape=alike, kinks=kinks)
             changed.append(verdict.to(whole[0][1].device))
             names.append(name)
     verdicts = torch.stack(changed).tolist() if changed else []  # a GPU is asked once
@@ -97,8 +98,9 @@ def _equal(mine: Tensor, now: Tensor) -> bool:
 
 
 def _apart(mine: Tensor, now: Tensor) -> Tensor:
-    """By how much entries differ, not at all if neither is finite."""
+    """By how much entries differ; of those that are not finite only infinities of either sign do."""
     both, neither = torch.isfinite(mine) & torch.isfinite(now), ~(torch.isfinite(mine) | torch.isfinite(now))
+    neither &= mine != -now  # never so of what is no number
     return torch.where(both | neither, torch.where(both, mine - now, 0.0), torch.inf).double().abs()
 
 

@@ -11,13 +11,12 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from privypurse.errors import InvalidInput
+from privypurse.training.forms import leaves, mapped
 from privypurse.training.isolation.replaced_records import (
     NO_BOUND,
     counts_records,
-    detached,
     first_rows,
     halves,
     other_places,
@@ -41,24 +40,32 @@ _asked: WeakSet[Loss] = WeakSet()
 
 
 def require_own_losses(
-    loss_fn: Loss, output: Any, y: Any, records: int, *, complaint: str = _MIXES, tolerance: float = 0.0
+    loss_fn: Loss,
+    output: Any,
+    y: Any,
+    records: int,
+    *,
+    complaint: str = _MIXES,
+    tolerance: float = 0.0,
+    trained: bool = True,
 ) -> None:
     """Raise if a record's loss changes when others stand beside it, or nobody does, or it stands elsewhere.
 
     Every record is asked: half of them are kept among copies of themselves, then the other half; and beside others
     whose numbers are far larger. Whatever is drawn is the same each time, since shapes are; by itself, and at another
     place, a record is asked where nothing is drawn.
-    ``tolerance`` is a difference that does not count, beside that of rounding.
+    ``tolerance`` is a difference that does not count, beside that of rounding. Where it is ``trained`` on, a record's
+    loss sends no gradient to others either.
     """
     if records < 2:
         return
-    given, key = tree_map(detached, (output, y)), os.urandom(32)
+    given, key = mapped(Tensor.detach, (output, y)), os.urandom(32)
 
     def asked(some: Any) -> tuple[Tensor, bool]:
         with torch.no_grad():
             return made_with(key, lambda: loss_fn(*some), device)
 
-    device = next((leaf.device for leaf in tree_leaves(given) if isinstance(leaf, Tensor)), None)
+    device = next((leaf.device for leaf in leaves(given) if isinstance(leaf, Tensor)), None)
     whole, draws = asked(given)
     pairs = [(kept, kept, asked(with_others(given, kept, records))[0]) for kept in halves(records)]
     if not draws:
@@ -70,8 +77,32 @@ def require_own_losses(
         bits = max(tolerance, min(1000 * max(_rounding(mine), _rounding(now)), 0.05))
         if not torch.allclose(now.double(), mine.double(), rtol=bits, atol=bits, equal_nan=True):
             raise InvalidInput(complaint)
+    if trained and _goes_to_others(loss_fn, given, records, key, device):
+        raise InvalidInput(complaint)
     with suppress(TypeError):
         _asked.add(loss_fn)
+
+
+def _goes_to_others(loss_fn: Loss, given: Any, records: int, key: bytes, device: torch.device | None) -> bool:
+    """Whether the losses of half of the records send a gradient to what the model gives for the others.
+
+    A loss may have the same value beside whomever, and another gradient: by what is subtracted from itself, detached.
+    """
+    kept, others = halves(records)
+
+    def asking(value: Tensor) -> Tensor:
+        return value.detach().requires_grad_() if value.is_floating_point() else value
+
+    with torch.enable_grad():
+        output, y = mapped(asking, given[0]), given[1]
+        asked = [leaf for leaf in leaves(output) if counts_records(leaf, records) and leaf.requires_grad]
+        losses, _ = made_with(key, lambda: loss_fn(mapped(Tensor.clone, output), y), device)
+        if not (asked and losses.requires_grad):
+            return False
+        mine = losses[kept.to(losses.device)].sum()
+        back = torch.autograd.grad(mine, asked, allow_unused=True)
+    sent = [each[others.to(each.device)] for each in back if each is not None]
+    return any(bool(((each != 0) & torch.isfinite(each)).any()) for each in sent)  # 0 · inf is each record's own
 
 
 def _beside_loud(loss_fn: Loss, given: Any, records: int, key: bytes) -> list[tuple[Tensor, Tensor]]:
@@ -87,15 +118,15 @@ def _beside_loud(loss_fn: Loss, given: Any, records: int, key: bytes) -> list[tu
             return []
     given, records = first_rows(given, min(records, _FEW), records), min(records, _FEW)
     source = torch.Generator().manual_seed(int.from_bytes(key[:6], "big"))
-    output, y = tree_map(lambda value: value.cpu() if isinstance(value, Tensor) else value, given)
+    output, y = mapped(Tensor.cpu, given)
     found = []
     for integers in (False, True) * _TIMES:
-        made_up = tree_map(lambda value: _moved(value, source), output)
+        made_up = mapped(lambda value: _moved(value, source), output)
         try:
             with torch.no_grad():
                 quiet, _ = made_with(key, partial(loss_fn, made_up, y), torch.device("cpu"))
                 for kept in halves(records):
-                    loud = tree_map(partial(_loud, kept=kept, records=records, integers=integers), (made_up, y))
+                    loud = mapped(partial(_loud, kept=kept, records=records, integers=integers), (made_up, y))
                     beside, _ = made_with(key, partial(loss_fn, *loud), torch.device("cpu"))
                     found.append((quiet[kept], beside[kept]))
         except Exception:
@@ -103,13 +134,13 @@ def _beside_loud(loss_fn: Loss, given: Any, records: int, key: bytes) -> list[tu
     return found
 
 
-def _moved(value: Any, source: torch.Generator) -> Any:
-    if not (isinstance(value, Tensor) and value.is_floating_point()):
+def _moved(value: Tensor, source: torch.Generator) -> Tensor:
+    if not value.is_floating_point():
         return value
     return value + torch.randn(value.shape, generator=source).to(value.dtype)
 
 
-def _loud(value: Any, kept: Tensor, records: int, integers: bool) -> Any:
+def _loud(value: Tensor, kept: Tensor, records: int, integers: bool) -> Tensor:
     """The rows that are not kept a thousand times as large, whole numbers that much larger where these count too."""
     if not counts_records(value, records) or value.dtype == torch.bool:
         return value

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from privypurse.errors import InvalidInput
+from privypurse.training.forms import leaves
 from privypurse.training.gradients.expanded_parameters import EXPANDED_PARAMETER
 from privypurse.training.gradients.find_layouts import bound
 from privypurse.training.gradients.layout import COUNT_RECORDS, Constant, Layout
 from privypurse.training.gradients.numerics import full_products, spread
+from privypurse.training.gradients.refusals import goes_back
 from privypurse.training.gradients.rule import Call, InParts, Rule
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.compared import MODEL, Seen, digest, first_changed
@@ -35,6 +38,7 @@ from privypurse.training.isolation.replaced_records import (
 from privypurse.training.model_inputs import Given
 from privypurse.training.step_randomness import keyed, made_with, states
 
+_LARGE = 2**1000  # as far as floats go
 _LOUD = 1000.0  # instead of about 1: what a loud record's losses weigh
 
 
@@ -156,13 +160,11 @@ class _Trial:
         self._parameters = list(recorder.model.named_parameters())
         self._before = fingerprint(self._parameters)
         self._device = self._parameters[0][1].device
-        self._outputs, self._followed = 0, followed
+        self._followed = followed
         self.draws = False
         """Whether anything but dropout drew numbers so far."""
         self.dropped = False
         """Whether anything did in a pass with dropout."""
-        self._answering: list[int] | None = None
-        """Which outputs can be gone back from, where not all can."""
 
     def run(self, given: Given, records: int) -> tuple[Seen, Memory]:
         """What the layers got and gave, and what the model held afterwards."""
@@ -194,25 +196,8 @@ class _Trial:
         """A backward pass of random losses, which weigh about 1; those of these records weigh that much.
 
         In another ``order`` of records each has the same loss. Outputs from which nothing can come back, as the
-        weights of an attention, are left out.
+        weights of an attention, are left out. A number for all is used by each record's loss, also by loud ones.
         """
-        try:
-            return self._back(given, rows, weight, dropout, order)
-        except InvalidInput:
-            if self._answering is not None:
-                raise
-        alone = [place for place in range(self._outputs) if self._answers(given, place)]
-        self._answering = alone
-        return self._back(given, rows, weight, dropout, order)
-
-    def _answers(self, given: Given, place: int) -> bool:
-        self._answering = [place]
-        with suppress(InvalidInput):
-            self._back(given, torch.arange(0), 1.0, True, None)
-            return True
-        return False
-
-    def _back(self, given: Given, rows: Tensor, weight: float, dropout: bool, order: Tensor | None) -> Tape:
         order = torch.arange(self.records) if order is None else order
         given = reordered(given, order, self.records, self._constants)
         recorder, tape = self._recorder, Tape(self.records, constants=self._constants)
@@ -224,15 +209,13 @@ class _Trial:
                 output = recorder.forward(tape, *given[0], **given[1])
                 self.dropped |= not all(map(torch.equal, before, states(self._device)))
                 recorder.refuse_strangers(output)  # before something comes back to them
-                leaves = [leaf for leaf in tree_leaves(output) if counts_records(leaf, self.records)]
-                leaves = [leaf for leaf in leaves if leaf.requires_grad]
-                self._outputs = len(leaves)
-                answering = range(len(leaves)) if self._answering is None else self._answering
-                leaves = [leaves[place] for place in answering]
-                weights = [torch.randn_like(leaf).index_fill_(0, rows.to(leaf.device), weight) for leaf in leaves]
+                asked = [leaf for leaf in leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
+                asked = [_of_each(leaf, self.records) for leaf in asked if leaf.dim() or not self._followed]
+                asked = [leaf for leaf in asked if counts_records(leaf, self.records) and goes_back(leaf)]
+                weights = [torch.randn_like(leaf).index_fill_(0, rows.to(leaf.device), weight) for leaf in asked]
                 weights = [weight[order.to(weight.device)] for weight in weights]
-                if leaves:
-                    torch.autograd.backward([(leaf * w).sum() for leaf, w in zip(leaves, weights, strict=True)])
+                if asked:
+                    torch.autograd.backward([(leaf * w).sum() for leaf, w in zip(asked, weights, strict=True)])
         finally:
             recorder.key = key
             self._memory.restore()
@@ -373,17 +356,35 @@ def _seen(recorder: Recorder, called_with: Given, records: int, followed: bool) 
                 hook = noting(name, rule)
                 undo.enter_context(module.register_forward_hook(hook, prepend=True, with_kwargs=True))  # as a tape's
         output = recorder.model(*called_with[0], **called_with[1])
-    given = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor | float | int)]
-    given = [leaf for leaf in given if not (followed and isinstance(leaf, Tensor) and not leaf.dim())]
-    return found + [(MODEL, digest(_in_rows(leaf, records))) for leaf in given]
+    return found + [(MODEL, digest(rows)) for rows in _outputs(output, records, followed)]
 
 
-def _in_rows(leaf: Tensor | float, records: int) -> Tensor:
-    """A number for the whole batch is every record's: a loss may add it to each, or divide by it."""
-    if isinstance(leaf, Tensor) and leaf.dim():
-        return leaf
-    number = torch.as_tensor(leaf)
-    return (number if number.is_floating_point() else number.double()).expand(records)
+def _outputs(output: Any, records: int, followed: bool) -> Iterator[Tensor]:
+    """What a model gives, records first; of what is complex the real and the imaginary part.
+
+    A number for the whole batch is every record's: a loss may add it to each, or divide by it.
+    """
+    for leaf in leaves(output):
+        value = leaf if isinstance(leaf, Tensor) else _numbers(leaf)
+        if value is None or (followed and isinstance(leaf, Tensor) and not leaf.dim()):
+            continue
+        if not value.dim():
+            value = _of_each(value if value.is_floating_point() or value.is_complex() else value.double(), records)
+        yield torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _of_each(value: Tensor, records: int) -> Tensor:
+    return value if value.dim() else value.expand(records)
+
+
+def _numbers(leaf: Any) -> Tensor | None:
+    """A number, or an array of numbers; None for words and the like."""
+    if isinstance(leaf, int):
+        return torch.tensor(float(max(-_LARGE, min(leaf, _LARGE))), dtype=torch.float64)
+    if not isinstance(leaf, float | complex | np.ndarray | np.generic) or np.asarray(leaf).dtype.kind not in "biufc":
+        return None
+    kind = {"f": np.float64, "c": np.complex128}.get(np.asarray(leaf).dtype.kind, np.int64)
+    return torch.from_numpy(np.array(leaf, dtype=kind))
 
 
 def _given(rule: Rule, layout: Layout, given: Given, records: int) -> Iterator[Tensor]:

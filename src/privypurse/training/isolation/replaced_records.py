@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+
+from privypurse.training.forms import mapped
 
 NO_BOUND = "so clipping would bound nothing (records must not mix; see docs/soundness.md#isolation)"
 """What follows where records mix, for errors to say."""
@@ -48,23 +49,23 @@ def first_rows(values: Any, few: int, records: int, constants: frozenset[int] = 
 
 
 def _taken(values: Any, rows: Tensor, records: int, constants: frozenset[int]) -> Any:
-    def taken(value: Any) -> Any:
+    def taken(value: Tensor) -> Tensor:
         own = counts_records(value, records) and id(value) not in constants
         return value.detach()[rows.to(value.device)] if own else value
 
-    return tree_map(taken, values)
+    return mapped(taken, values)
 
 
 def turned_round(values: Any) -> Any:
     """A record that is like nobody's, for one that stands alone: its entries turned round, numbers negative."""
 
-    def turned(value: Any) -> Any:
-        if not isinstance(value, Tensor) or value.dim() == 0:
+    def turned(value: Tensor) -> Tensor:
+        if value.dim() == 0:
             return value
         back = value.detach().flip(-1) if value.dim() > 1 else value.detach()
         return -back if value.is_floating_point() else back
 
-    return tree_map(turned, values)
+    return mapped(turned, values)
 
 
 def detached(value: Any) -> Any:

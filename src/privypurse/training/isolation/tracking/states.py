@@ -138,7 +138,7 @@ def state_of(value: Any) -> State | None:
 def plain(value: Tensor) -> Tensor:
     """The same values as an ordinary tensor."""
     with torch._C.DisableTorchFunctionSubclass():
-        return value.as_subclass(Tensor)
+        return Tensor.as_subclass(value, Tensor)
 
 
 def require_rows(value: Tensor, state: State) -> None:

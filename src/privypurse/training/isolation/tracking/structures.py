@@ -1,61 +1,17 @@
-"""Batches and outputs in whatever form they come: tuples, dictionaries, dataclasses, objects with tensors in them."""
+"""Batches and outputs of a loop of one's own, each tensor knowing whose its rows are."""
 
 from __future__ import annotations
 
-import copy
-import enum
-from collections import OrderedDict
-from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from privypurse.errors import InvalidInput
+from privypurse.training.forms import mapped
 from privypurse.training.isolation.tracking.record_sum import Gate
 from privypurse.training.isolation.tracking.states import Mixed, Places, Rows, plain, state_of
 from privypurse.training.isolation.tracking.tensor import Tracked, tracked
-
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), enum.Enum, torch.Size, torch.dtype, torch.device)
-
-
-def mapped(change: Callable[[Tensor], Any], value: Any, seen: dict[int, Any] | None = None) -> Any:
-    """The same form with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, _PLAIN) or callable(value):
-        return value
-    if type(value) is list:
-        return [mapped(change, each, seen) for each in value]
-    if isinstance(value, list | tuple | set | frozenset):
-        found = [mapped(change, each, seen) for each in value]
-        return type(value)(*found) if hasattr(value, "_fields") else type(value)(found)
-    if type(value) is dict:
-        return {key: mapped(change, each, seen) for key, each in value.items()}
-    seen = {} if seen is None else seen
-    if id(value) not in seen:
-        seen[id(value)] = value  # what points back to itself keeps pointing to the original
-        seen[id(value)] = _object(change, value, seen)
-    return seen[id(value)]
-
-
-def _object(change: Callable[[Tensor], Any], value: Any, seen: dict[int, Any]) -> Any:
-    """A dictionary of some kind, a dataclass, any object: its entries, and its attributes."""
-    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    names = [*getattr(value, "__dict__", ()), *(name for name in slots if hasattr(value, name))]
-    if not names and not isinstance(value, dict):
-        return value
-    # Another of the same class, without asking for what it is made of.
-    made = type(value).__new__(type(value)) if isinstance(value, dict) else copy.copy(value)
-    if isinstance(value, dict):
-        kind = OrderedDict if isinstance(value, OrderedDict) else dict
-        for key, each in value.items():
-            kind.__setitem__(made, key, mapped(change, each, seen))  # whatever the class does besides, it has done
-    for name in names:
-        mine = isinstance(value, dict) and name in value
-        object.__setattr__(made, name, made[name] if mine else mapped(change, getattr(value, name), seen))
-    return made
 
 
 def handed(data: Any, places: Places, gate: list[int] | None = None) -> Any:
