@@ -94,11 +94,12 @@ class Consents:
         said, numbers = lifetime.rung_of(self.epsilon), people.numbers_of(connection, keyed)
         known, time = numbers >= 0, entries.time_now(connection)
         left, ended, differs = np.zeros((3, known.size), dtype=bool)
-        rung, before = said.copy(), said.copy()
+        rung, before, until = said.copy(), said.copy(), np.full(known.size, NEVER)
         if known.any():
             stand, places = people.of(connection, lifetime, numbers[known], key)
             left[known] = (stand.status[places] & (WITHDRAWN | FORGOTTEN)) != 0
-            ended[known] = stand.until[places] <= time
+            until[known] = stand.until[places]
+            ended = known & (until <= time)
             before[known] = stand.rung[places]
             differs[known] = self._differs(known, *consents.recorded(connection, numbers[known]))
         back = left if self.returning else np.zeros_like(left)
@@ -110,7 +111,9 @@ class Consents:
             ours = np.array([one.recorded_by for one in self.consents], dtype=object)[self.which[kept]]
             rung[kept] = np.minimum(said[kept], consents.said_otherwise(connection, numbers[kept], ours))
             kept = rung < said
-        stays &= ~kept  # of these the row changes nothing
+        sooner = kept & stays & self._dated() & (self._ends() < until)  # as lowering, a table may always end sooner
+        rung[sooner] = before[sooner]
+        stays &= ~kept | sooner  # of the others who are kept the row changes nothing
         masks = {
             "joining": ~known & ~past,
             "returning": back & ~past,

@@ -282,8 +282,9 @@ def _numpy(arrow: Any) -> AnyArray:
 
     try:
         return _cells(arrow) if pa.types.is_nested(arrow.type) else np.asarray(arrow.to_numpy(zero_copy_only=False))
-    except (pa.ArrowException, UnicodeDecodeError):  # which quote the cell
-        raise InvalidInput(f"it holds {arrow.type} that Python cannot read; text must be UTF-8") from None
+    except (pa.ArrowException, ValueError, OverflowError):  # which quote the cell
+        said = f"it holds {arrow.type} that Python cannot read; text must be UTF-8, and dates of the years 1 to 9999"
+        raise InvalidInput(said) from None
 
 
 def _as_arrow(array: AnyArray) -> Any:

@@ -192,6 +192,11 @@ class CurrentBatch:
         """Whether the batch at hand is the first of its step."""
         return self._batch is not None and self._batch.first
 
+    @property
+    def is_step(self) -> bool:
+        """Whether the batch at hand is all of its step."""
+        return self.begins_step and self._batch.last  # type: ignore[union-attr]
+
     def clip(self) -> bool:
         """Add the clipped gradients of the batch at hand to the step's sum; True if the step is complete."""
         self.run.require_step()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from privypurse.errors import InvalidInput
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), enum.Enum, torch.Size, torch.dtype, torch.device)
 
@@ -22,6 +24,8 @@ def mapped(change: Callable[[Tensor], Any], value: Any, seen: dict[int, Any] | N
         return value
     if type(value) is list:
         return [mapped(change, each, seen) for each in value]
+    if isinstance(value, deque):
+        return type(value)((mapped(change, each, seen) for each in value), value.maxlen)
     if isinstance(value, list | tuple | set | frozenset):
         found = [mapped(change, each, seen) for each in value]
         return type(value)(*found) if hasattr(value, "_fields") else type(value)(found)
@@ -39,8 +43,12 @@ def _object(change: Callable[[Tensor], Any], value: Any, seen: dict[int, Any]) -
     names = _attributes(value)
     if not names and not isinstance(value, dict):
         return value
-    # Another of the same class, without asking for what it is made of.
-    made = type(value).__new__(type(value)) if isinstance(value, dict) else copy.copy(value)
+    try:  # another of the same class, without asking for what it is made of
+        made = type(value).__new__(type(value)) if isinstance(value, dict) else copy.copy(value)
+    except Exception:
+        if any(isinstance(each, Tensor) for each in leaves(value)):
+            raise InvalidInput(f"a {type(value).__name__} that holds tensors cannot be copied; use a tuple") from None
+        return value
     if isinstance(value, dict):
         kind = OrderedDict if isinstance(value, OrderedDict) else dict
         for key, each in value.items():
@@ -49,6 +57,18 @@ def _object(change: Callable[[Tensor], Any], value: Any, seen: dict[int, Any]) -
         mine = isinstance(value, dict) and name in value
         object.__setattr__(made, name, made[name] if mine else mapped(change, getattr(value, name), seen))
     return made
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """All of them, in the order in which `mapped` meets them."""
+    found: list[Tensor] = []
+
+    def note(each: Tensor) -> Tensor:
+        found.append(each)
+        return each
+
+    mapped(note, value)
+    return found
 
 
 def leaves(value: Any, seen: set[int] | None = None) -> Iterator[Any]:
@@ -64,7 +84,7 @@ def leaves(value: Any, seen: set[int] | None = None) -> Iterator[Any]:
     seen.add(id(value))
     held = value if isinstance(value, dict) else {}
     names = [name for name in _attributes(value) if name not in held]
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple | set | frozenset | deque):
         parts = list(value)
     elif names or isinstance(value, dict):
         parts = [*held.values(), *(getattr(value, name) for name in names)]
@@ -76,5 +96,13 @@ def leaves(value: Any, seen: set[int] | None = None) -> Iterator[Any]:
 
 
 def _attributes(value: Any) -> list[str]:
-    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
     return [*getattr(value, "__dict__", ()), *(name for name in slots if hasattr(value, name))]
+
+
+def _slots(kind: type) -> list[str]:
+    """By the names under which they are found: those of a class alone carry its name."""
+    said = kind.__dict__.get("__slots__", ())
+    names = [name for name in ([said] if isinstance(said, str) else said) if name not in ("__dict__", "__weakref__")]
+    own = f"_{kind.__name__.lstrip('_')}"
+    return [own + name if name.startswith("__") and not name.endswith("__") else name for name in names]

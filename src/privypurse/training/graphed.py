@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from privypurse.errors import InvalidInput
 from privypurse.training.cuda_graphs import NotCapturable, capturing, require_one_pass, warmed_up
-from privypurse.training.forms import mapped
+from privypurse.training.forms import mapped, tensors
 from privypurse.training.gradients import Tape
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.model_inputs import Given
@@ -179,7 +179,7 @@ class _Graph:
         tape = Tape(records)
         output = self._run.recorder.forward(tape, *inputs, **options)
         require_one_pass(self._run.recorder)
-        asking = [value for value in _tensors(output) if value.requires_grad]
+        asking = [value for value in tensors(output) if value.requires_grad]
         if not self._used or max(self._used) >= len(asking):
             raise NotCapturable("the model gives other tensors than it did, or nothing came back to any")
         return tape, output, list({id(value): value for value in (asking[n] for n in sorted(self._used))}.values())
@@ -189,7 +189,7 @@ class _Graph:
 
         def both_ways() -> Tape:
             tape, output, asking = self._pass(records)
-            self._gave = [self._rows.like(value, n, records) for n, value in enumerate(_tensors(output))]
+            self._gave = [self._rows.like(value, n, records) for n, value in enumerate(tensors(output))]
             self._gradients = [self._rows.like(value, ("back", n), records) for n, value in enumerate(asking)]
             torch.autograd.backward(asking, [each.zero_() for each in self._gradients])
             return tape
@@ -202,7 +202,7 @@ class _Graph:
         """Three graphs over the same memory: replayed in this order, each finds what the one before left there."""
         with graph() as forward:
             tape, output, asking = self._pass(records)
-            given = _tensors(output)
+            given = tensors(output)
             for mine, theirs in zip(self._gave, given, strict=True):
                 mine.copy_(theirs.detach())
         with graph() as back:
@@ -252,18 +252,6 @@ class _Graph:
     def add(self, units: Tensor) -> None:
         self._units.copy_(units)
         self._graphs[2].replay()
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    """Of what a model gives, in the order in which they are met."""
-    found: list[Tensor] = []
-
-    def note(value: Tensor) -> Tensor:
-        found.append(value)
-        return value
-
-    mapped(note, output)
-    return found
 
 
 class Graphs:
@@ -323,7 +311,7 @@ class Graphs:
         inputs, options = given
         with torch.no_grad():
             now = self._run.recorder.model(*inputs, **options)
-        for mine, theirs in zip(_tensors(output), _tensors(now), strict=False):
+        for mine, theirs in zip(tensors(output), tensors(now), strict=False):
             if not theirs.is_floating_point():
                 continue
             apart = torch.where(torch.isfinite(theirs), (mine - theirs).abs(), 0.0)

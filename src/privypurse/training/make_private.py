@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -114,18 +115,23 @@ class PrivateLoader:
             run.finish()
 
 
-class _Settings(dict[str, Any]):
-    """Those of a group of parameters; they count how often they were written to, also by what they already were."""
+class _Settings(UserDict[str, Any]):
+    """Those of a group of parameters, as they lie in the user's optimizer. What is written to them is noted."""
 
-    writes = 0
+    def __init__(self, group: dict[str, Any], note: Callable[[], None]) -> None:
+        self.data, self._note = group, note
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.writes += 1
+        self._note()
         super().__setitem__(name, value)
 
-    def update(self, *others: Any, **more: Any) -> None:
-        self.writes += 1
-        super().update(*others, **more)
+    def __delitem__(self, name: str) -> None:
+        self._note()
+        super().__delitem__(name)
+
+    def __ior__(self, others: Any) -> Self:  # type: ignore[override, misc]
+        self.update(others)
+        return self
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
@@ -134,11 +140,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, current_batch: CurrentBatch) -> None:
         self.inner, self._current_batch = optimizer, current_batch
         self._step_count = 0
-        self._watch_settings()
+        self._writes = 0
         self._began_with: list[Any] | None = None
         """The settings at the first part of a step, until its last."""
 
-    param_groups = property(lambda self: self.inner.param_groups)
+    param_groups = property(lambda self: [_Settings(group, self._note_write) for group in self.inner.param_groups])
     state = property(lambda self: self.inner.state)
     defaults = property(lambda self: self.inner.defaults)
 
@@ -181,7 +187,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 result = closure()
-        self._require_settings_of_step()
+        if not self._current_batch.is_step:
+            self._require_settings_of_step()
         if self._current_batch.clip():
             self._began_with = None
             self._current_batch.run.release()
@@ -195,11 +202,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
         How many there are follows from who was drawn, so a learning rate that goes by them tells it (rule 15). Also
         one that was written anew as it was: it will be another one day.
         """
-        state = [value for of_one in self.state.values() for value in of_one.values() if isinstance(value, Tensor)]
-        tensors = [*state, *(value for group in self.param_groups for value in group.values())]
-        tensors += [value for group in self.param_groups for value in group["params"]]
-        versions = [(id(each), each._version) for each in tensors if isinstance(each, Tensor)]
-        settings = [[(group.writes, list(group)) for group in self.param_groups], versions]
+        held = [each for each in self.state.values() if isinstance(each, Mapping)]
+        held += [{**group, "params": None} for group in self.inner.param_groups]
+        values = [value for each in held for value in each.values()]
+        parameters = [value for group in self.inner.param_groups for value in group["params"]]
+        versions = [(id(value), value._version) for value in (*values, *parameters) if isinstance(value, Tensor)]
+        others = [copy.copy(value) for value in values if not isinstance(value, Tensor)]
+        settings = [self._writes, versions, others]
         if self._began_with is None or self._current_batch.begins_step:
             self._began_with = settings
         elif settings != self._began_with:
@@ -210,9 +219,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "where loader.ends_step is True"
             )
 
-    def _watch_settings(self) -> None:
-        groups = self.inner.param_groups
-        groups[:] = [group if isinstance(group, _Settings) else _Settings(group) for group in groups]
+    def _note_write(self) -> None:
+        self._writes += 1
 
     def spending(self) -> Spending:
         """What each person has spent so far, if that is followed. Sensitive."""
@@ -255,7 +263,6 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         self._current_batch.forget()
         self.inner.load_state_dict(state)
-        self._watch_settings()
 
     def __repr__(self) -> str:
         return f"PrivateOptimizer({self.inner!r})"

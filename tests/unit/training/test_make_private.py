@@ -726,6 +726,13 @@ SLIPS = {
     "momentum": lambda scheduler, model, optimizer: [
         state["momentum_buffer"].mul_(0.5) for state in optimizer.state.values()
     ],
+    "settings joined": lambda scheduler, model, optimizer: optimizer.param_groups[0].__ior__({"lr": 0.1}),
+    "the user's own optimizer": lambda scheduler, model, optimizer: optimizer.inner.param_groups[0].update(
+        lr=optimizer.param_groups[0]["lr"] * 0.9
+    ),
+    "a number in its state": lambda scheduler, model, optimizer: [
+        state.update(seen=state.get("seen", 0) + 1) for state in optimizer.state.values()
+    ],
     "a setting": lambda scheduler, model, optimizer: optimizer.param_groups[0].update(lr=0.1),
 }
 
@@ -752,3 +759,21 @@ def test_nothing_that_a_step_goes_by_changes_between_its_batches(slip: Callable[
     with pytest.raises(pp.InvalidInput, match="changed between two batches of one step"):
         go()
     assert optimizer.steps_taken == 1  # found in the first step of several batches, not when it first matters
+
+
+def test_settings_are_those_of_the_users_own_groups() -> None:
+    """Other optimizers may share them, and whoever held one before may go on writing to it."""
+    inner = network()
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+    held = optimizer.param_groups[0]
+    model, optimizer, loader = pp.make_private(inner, optimizer, data(), planned(steps=2), seed=0)
+    before = copy.deepcopy(list(inner.parameters()))
+    for x, y in loader:
+        held["lr"] = 0.0
+        assert optimizer.param_groups[0]["lr"] == 0.0
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert all(map(torch.equal, before, inner.parameters()))
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=10)
+    assert held["max_lr"] == 0.5

@@ -79,8 +79,7 @@ class NormPasses:
                     few = min(batch.records.size, _ASKED)
                     first = first_rows((given, options), few, batch.records.size)
                     require_isolated(self.setup.recorder, first[0], first[1], few)
-                    of = right, output, label, each.shape[0]
-                    require_own_losses(*of, complaint=_MIXES, tolerance=1e-3, trained=False)
+                    require_own_losses(right, output, label, each.shape[0], complaint=_MIXES, tolerance=1e-3)
                 who, owner = batch.places(self.setup)
                 found.index_add_(0, who if owner is None else who[owner], each.nan_to_num(0.0).clamp(0.0, 1.0))
         return np.asarray(self._everyone(found) / np.maximum(self.records.held, 1))

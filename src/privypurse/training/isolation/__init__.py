@@ -11,7 +11,7 @@ model (`model`)        same rows beside other records; same gradients back      
                                                                                  and at questions in evaluation mode
 memory (`memory`)      what the model holds is the same whoever went through     with the model
 batches (`batches`)    collate_fn and __getitems__ give a record the same row    at the first batches, then at random
-loss_fn (`loss_fn`)    same loss beside other records; no gradient to others     at the first batches, then at random,
+loss_fn (`loss_fn`)    same loss beside other records; same gradients back       at the first batches, then at random,
                                                                                  and in norm passes
 a loop (`tracking`)    the record dimension followed from loader to loss         every operation of every step
 =====================  ========================================================  ================================

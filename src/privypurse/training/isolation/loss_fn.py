@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from privypurse.errors import InvalidInput
-from privypurse.training.forms import leaves, mapped
+from privypurse.training.forms import mapped, tensors
 from privypurse.training.isolation.replaced_records import (
     NO_BOUND,
     counts_records,
@@ -47,25 +48,24 @@ def require_own_losses(
     *,
     complaint: str = _MIXES,
     tolerance: float = 0.0,
-    trained: bool = True,
 ) -> None:
     """Raise if a record's loss changes when others stand beside it, or nobody does, or it stands elsewhere.
 
     Every record is asked: half of them are kept among copies of themselves, then the other half; and beside others
     whose numbers are far larger. Whatever is drawn is the same each time, since shapes are; by itself, and at another
     place, a record is asked where nothing is drawn.
-    ``tolerance`` is a difference that does not count, beside that of rounding. Where it is ``trained`` on, a record's
-    loss sends no gradient to others either.
+    ``tolerance`` is a difference that does not count, beside that of rounding. Where the output asks for gradients,
+    what comes back to a record is asked likewise.
     """
     if records < 2:
         return
+    asking, device = [value.requires_grad for value in tensors(output)], _device((output, y))
     given, key = mapped(Tensor.detach, (output, y)), os.urandom(32)
 
     def asked(some: Any) -> tuple[Tensor, bool]:
         with torch.no_grad():
             return made_with(key, lambda: loss_fn(*some), device)
 
-    device = next((leaf.device for leaf in leaves(given) if isinstance(leaf, Tensor)), None)
     whole, draws = asked(given)
     pairs = [(kept, kept, asked(with_others(given, kept, records))[0]) for kept in halves(records)]
     if not draws:
@@ -77,32 +77,67 @@ def require_own_losses(
         bits = max(tolerance, min(1000 * max(_rounding(mine), _rounding(now)), 0.05))
         if not torch.allclose(now.double(), mine.double(), rtol=bits, atol=bits, equal_nan=True):
             raise InvalidInput(complaint)
-    if trained and _goes_to_others(loss_fn, given, records, key, device):
+    if not _gradients_are_own(loss_fn, given, asking, records, key):
         raise InvalidInput(complaint)
     with suppress(TypeError):
         _asked.add(loss_fn)
 
 
-def _goes_to_others(loss_fn: Loss, given: Any, records: int, key: bytes, device: torch.device | None) -> bool:
-    """Whether the losses of half of the records send a gradient to what the model gives for the others.
-
-    A loss may have the same value beside whomever, and another gradient: by what is subtracted from itself, detached.
-    """
-    kept, others = halves(records)
-
-    def asking(value: Tensor) -> Tensor:
-        return value.detach().requires_grad_() if value.is_floating_point() else value
-
+def _gradients(loss_fn: Loss, some: Any, asking: list[bool], weights: Tensor, key: bytes) -> list[Tensor]:
+    """What comes back to each output that is ``asking``, divided by the weight of that record's loss."""
+    flags = iter(asking)
     with torch.enable_grad():
-        output, y = mapped(asking, given[0]), given[1]
-        asked = [leaf for leaf in leaves(output) if counts_records(leaf, records) and leaf.requires_grad]
-        losses, _ = made_with(key, lambda: loss_fn(mapped(Tensor.clone, output), y), device)
+        output = mapped(lambda value: value.detach().requires_grad_(next(flags)), some[0])
+        asked = [value for value in tensors(output) if value.requires_grad and counts_records(value, len(weights))]
+        losses, _ = made_with(key, lambda: loss_fn(mapped(Tensor.clone, output), some[1]), _device(some))
         if not (asked and losses.requires_grad):
-            return False
-        mine = losses[kept.to(losses.device)].sum()
-        back = torch.autograd.grad(mine, asked, allow_unused=True)
-    sent = [each[others.to(each.device)] for each in back if each is not None]
-    return any(bool(((each != 0) & torch.isfinite(each)).any()) for each in sent)  # 0 · inf is each record's own
+            return []
+        weighed = (losses * weights.to(losses)).sum()
+        back = torch.autograd.grad(weighed, asked, allow_unused=True, materialize_grads=True)
+    return [each / weights.to(each).reshape(-1, *[1] * (each.dim() - 1)) for each in back]
+
+
+def _gradients_are_own(loss_fn: Loss, given: Any, asking: list[bool], records: int, key: bytes) -> bool:
+    """Whether what comes back from a record's loss goes to that record alone, and hangs on no other.
+
+    A loss may have its own value and another's gradient: by what is subtracted from itself, detached. Losses are
+    weighed twice, by powers of two, which change no digit: what comes back to a record goes by the weight of its own
+    loss. Then half of the records are replaced, and the other half.
+    """
+    if not any(asking):
+        return True
+    chosen = np.random.default_rng()
+    signs, powers = chosen.choice([-1.0, 1.0], (2, records)), 2.0 ** chosen.integers(-4, 5, (2, records))
+    weights, others = torch.from_numpy(signs * powers)
+    first = _gradients(loss_fn, given, asking, weights, key)
+    pairs = [(torch.arange(records), _gradients(loss_fn, given, asking, others, key))]
+    for kept in halves(records):
+        beside = with_others(given, kept, records)
+        pairs.append((kept, _gradients(loss_fn, beside, asking, weights, key)))
+    if any(len(other) != len(first) for _, other in pairs):
+        return False
+    return all(
+        _alike(one[rows.to(one.device)], two[rows.to(two.device)], weighed=len(rows) == records)
+        for rows, other in pairs
+        for one, two in zip(first, other, strict=True)
+    )
+
+
+def _alike(mine: Tensor, now: Tensor, weighed: bool) -> bool:
+    """Whether rows are the same, each up to rounding at its own size; the smallest floats have fewer digits.
+
+    Where losses were ``weighed`` otherwise, one may have gone beyond all floats.
+    """
+    bits, least = min(1000 * _rounding(mine), 0.05), min(1024 * torch.finfo(mine.dtype).tiny, 1e-6)
+    mine, now = (each.double().reshape(len(each), -1) for each in (mine, now))
+    size = torch.nan_to_num(mine, 0.0, 0.0, 0.0).abs().amax(dim=1, keepdim=True) if mine.shape[1] else mine
+    beyond = ~(mine.isfinite() & now.isfinite()) & weighed
+    same = beyond | (mine == now) | (mine.isnan() & now.isnan()) | ((mine - now).abs() <= bits * size + least)
+    return bool(same.all())
+
+
+def _device(given: Any) -> torch.device | None:
+    return next((value.device for value in tensors(given)), None)
 
 
 def _beside_loud(loss_fn: Loss, given: Any, records: int, key: bytes) -> list[tuple[Tensor, Tensor]]:
@@ -158,6 +193,6 @@ def _rounding(values: Tensor) -> float:
 def check_loss(model: nn.Module, loss_fn: Loss, inputs: Any, y: Any) -> None:
     """Raise if the loss mixes records, with what the model gives for these."""
     given, options = arguments(inputs)
-    with torch.no_grad():
+    with torch.enable_grad():
         output = model(*given, **options)
         require_own_losses(loss_fn, output, y, loss_fn(output, y).shape[0])

@@ -299,7 +299,8 @@ def _require_same_rows(whole: Seen, other: Seen, rows: Tensor) -> None:
         raise InvalidInput(
             f"{name} for a record changes with the other records in the batch, {NO_BOUND}: nothing may "
             "be computed over the first dimension, rows must keep their order, and random numbers come from the "
-            "global generators. A model that gives its own mean loss should give one loss for each record"
+            "global generators. A model that gives its own mean loss, or another number for the whole batch (how "
+            "many records there are), should give one for each record"
         )
 
 

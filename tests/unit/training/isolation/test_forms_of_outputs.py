@@ -1,7 +1,9 @@
 """Whatever form a model's output has, one record's part of it, and what comes back to it, hangs on no other."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.forms import leaves
+from privypurse.training.isolation.loss_fn import require_own_losses
 from training_tools import LOSS
 
 pytestmark = pytest.mark.filterwarnings("ignore::privypurse.errors.PrivyPurseWarning")  # seeded: for tests
@@ -65,10 +68,31 @@ class Slotted:
         self.logits = logits
 
 
+class OneSlot:
+    __slots__ = "logits"
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+@dataclass(slots=True, weakref_slot=True)
+class WeakSlots:
+    logits: Tensor
+
+
+class Queue(deque[Tensor]):
+    @property
+    def logits(self) -> Tensor:
+        return self[0]
+
+
 FORMS: dict[str, Callable[[Tensor], Any]] = {
     "dataclass": Output,
     "namespace": lambda logits: SimpleNamespace(logits=logits),
     "slots": Slotted,
+    "deque": lambda logits: Queue([logits]),
+    "weak slots": WeakSlots,
+    "one slot": OneSlot,
     "deep": lambda logits: SimpleNamespace(logits=logits, more=[{"again": Output(logits)}]),
 }
 
@@ -121,6 +145,19 @@ def test_leaves_are_found_once_in_what_points_back_to_itself() -> None:
     found = list(leaves(here))
     assert found[0] is here.value
     assert found[1:] == ["words", 1, 2.0, 3.0, 4]
+
+
+def test_what_cannot_be_copied_stays_beside_the_logits_unless_it_holds_tensors(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        for way in (by_train, by_own_loop):
+            way(Giving(lambda logits: (logits, log)), lambda out, y: LOSS(out[0], y), people())
+
+    class Alone(Output):
+        def __copy__(self) -> Any:
+            raise TypeError("there is but one")
+
+    with pytest.raises(pp.InvalidInput, match="cannot be copied; use a tuple"):
+        by_own_loop(Giving(Alone), of_attribute, people())
 
 
 def hard(logits: Tensor) -> Tensor:
@@ -181,9 +218,28 @@ def test_a_number_whose_gradient_goes_to_all_is_refused_though_it_never_changes(
         by_train(model, loss, people())
 
 
+def scaled(losses: Tensor, by: Tensor) -> Tensor:
+    """The losses as they are; what comes back from them times a number."""
+    return losses.detach() + (losses - losses.detach()) * by
+
+
+def hooked(out: Tensor, y: Tensor) -> Tensor:
+    out = out * 1.0
+    if out.requires_grad:
+        out.register_hook(lambda gradient: gradient / (gradient.norm() + 1.0))
+    return LOSS(out, y)
+
+
 STRAIGHT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": lambda out, y: LOSS(out, y) + (out.sum() - out.sum().detach()),
     "mean": lambda out, y: LOSS(out + (out.square().mean(0) - out.square().mean(0).detach()), y),
+    "from one to one": lambda out, y: LOSS(out, y) + torch.cat([out[-1:] - out[-1:].detach(), 0 * out[1:]]).sum(1),
+    "no number": lambda out, y: (
+        LOSS(out, y) + ((out - out.detach()).square().sum().sqrt() if out.detach().abs().max() > 9 else 0.0)
+    ),
+    "own, by others": lambda out, y: scaled(LOSS(out, y), 1 - 2 * (out.detach().abs().max() > 9).float()),
+    "own, by labels": lambda out, y: scaled(LOSS(out, y), 1 / (y == 1).sum()),
+    "by a hook": hooked,
 }
 
 
@@ -191,8 +247,9 @@ STRAIGHT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def test_a_loss_whose_gradient_goes_to_others_is_refused_though_its_value_is_its_own(
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> None:
-    with pytest.raises(pp.InvalidInput, match="the loss of a record changes with the other records"):
-        by_train(nn.Linear(5, 2), loss, people())
+    for _ in range(5):  # each time
+        with pytest.raises(pp.InvalidInput, match="the loss of a record changes with the other records"):
+            by_train(nn.Linear(5, 2), loss, people(100.0))
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -207,6 +264,31 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=list(LOSSES))
 def test_losses_whose_gradients_are_their_own_are_let_through(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     by_train(nn.Linear(5, 2), loss, people(float("nan")))
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize(
+    "loss", [LOSS, lambda out, y: -out.softmax(1).gather(1, y[:, None])[:, 0].log()], ids=["logits", "softmax"]
+)
+def test_gradients_at_the_ends_of_floats_are_not_refused(
+    loss: Callable[[Tensor, Tensor], Tensor], label: int
+) -> None:
+    """A loss that is sure of a loud record sends back next to nothing, with few digits; 1 / p goes beyond all."""
+    x = torch.linspace(80.0, 110.0, PEOPLE)
+    out, y = torch.stack([x, -0.0 * x], 1).requires_grad_(), torch.full((PEOPLE,), label)
+    for _ in range(50):
+        require_own_losses(loss, out, y, PEOPLE)
+
+
+def test_a_loss_may_do_with_what_gives_no_gradient_as_it_likes() -> None:
+    def loss(out: dict[str, Tensor], y: Tensor) -> Tensor:
+        weights = torch.from_numpy(out["sure"].numpy() + 0.0)
+        both = F.binary_cross_entropy_with_logits(
+            out["logits"], F.one_hot(y, 2).float(), out["sure"], reduction="none"
+        )
+        return both.sum(1) + weights.sum(1)
+
+    by_train(Giving(lambda logits: {"logits": logits, "sure": logits.softmax(1).detach()}), loss, people())
 
 
 def test_infinities_of_another_sign_are_others() -> None:
