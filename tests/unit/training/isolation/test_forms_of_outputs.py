@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.training.forms import leaves
+from privypurse.training.isolation import loss_fn
 from privypurse.training.isolation.loss_fn import require_own_losses
 from training_tools import LOSS
 
@@ -278,6 +279,23 @@ def test_gradients_at_the_ends_of_floats_are_not_refused(
     out, y = torch.stack([x, -0.0 * x], 1).requires_grad_(), torch.full((PEOPLE,), label)
     for _ in range(50):
         require_own_losses(loss, out, y, PEOPLE)
+
+
+def test_of_large_outputs_a_few_records_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(loss_fn, "_ENTRIES", 2 * PEOPLE // 4)  # a quarter of all
+    model = Giving(lambda logits: {"logits": logits, "number": logits.sum()})
+
+    def loss(out: dict[str, Tensor], y: Tensor) -> Tensor:
+        if out["logits"].requires_grad:
+            asked.append(len(y))
+        return LOSS(out["logits"], y)
+
+    x, y = people().tensors
+    require_own_losses(loss, model(x), y, PEOPLE)
+    assert asked == [PEOPLE // 4] * 4
+    with pytest.raises(pp.InvalidInput, match="the loss of a record changes"):
+        require_own_losses(STRAIGHT["sum"], model(x)["logits"], y, PEOPLE)
 
 
 def test_a_loss_may_do_with_what_gives_no_gradient_as_it_likes() -> None:
