@@ -207,7 +207,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         values = [value for each in held for value in each.values()]
         parameters = [value for group in self.inner.param_groups for value in group["params"]]
         versions = [(id(value), value._version) for value in (*values, *parameters) if isinstance(value, Tensor)]
-        others = [copy.copy(value) for value in values if not isinstance(value, Tensor)]
+        plain = [value for value in values if not isinstance(value, Tensor)]
+        others = [list(value) if isinstance(value, list) else value for value in plain]  # an object equals itself
         settings = [self._writes, versions, others]
         if self._began_with is None or self._current_batch.begins_step:
             self._began_with = settings

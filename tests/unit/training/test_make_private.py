@@ -777,3 +777,20 @@ def test_settings_are_those_of_the_users_own_groups() -> None:
     assert all(map(torch.equal, before, inner.parameters()))
     torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=10)
     assert held["max_lr"] == 0.5
+
+
+def test_whatever_else_an_optimizer_keeps_is_no_change() -> None:
+    """Objects and arrays, which equal no copy of themselves."""
+    inner = network()
+    optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
+    optimizer.param_groups[0].update(kept=object(), array=np.arange(3), several=[1, 2])
+    optimizer.state[next(inner.parameters())] = {"kept": object(), "array": np.arange(3)}
+    execution = pp.Execution(max_physical_batch=2)
+    model, optimizer, loader = pp.make_private(
+        inner, optimizer, data(), planned(steps=2), execution=execution, seed=0
+    )
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert optimizer.steps_taken == 2
