@@ -127,6 +127,13 @@ class ChaCha:
         self._key = raw.to(device)
         self._counter = torch.zeros(1, dtype=torch.int64, device=device)
 
+    def at(self, block: int) -> ChaCha:
+        """The same stream from that block on, for tests: numbers that are asked for twice come twice."""
+        found = object.__new__(ChaCha)
+        found._key = self._key
+        found._counter = torch.full_like(self._counter, block)  # filled there: the device is not waited for
+        return found
+
     def normal(self, count: int) -> Tensor:
         out = torch.empty(count, dtype=torch.float64, device=self._key.device)
         self._draw(out, 1.0, 1.0, grid=False)

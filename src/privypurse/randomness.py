@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,7 +88,7 @@ class SecureRandomness:
 
     def stream(self, device: torch.device) -> ChaCha | None:
         """What makes noise on this device without a detour, if there is something."""
-        if device.type != "cuda" or importlib.util.find_spec("triton") is None:
+        if not _makes_noise(device):
             return None
         if os.getpid() != self._process:
             self._key()
@@ -98,37 +99,63 @@ class SecureRandomness:
         return self._on_device[device]
 
 
-class SeededRandomness:
-    """Ordinary generators made from a seed and a step's number alone: no state, but repeatable, so for tests only.
+@cache
+def _makes_noise(device: torch.device) -> bool:
+    """Whether there is a kernel for it."""
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
-    Does what `SecureRandomness` does, and says that it is no such thing.
+
+class SeededRandomness:
+    """Made from a seed and a step's number alone: no state, but repeatable, so for tests only.
+
+    Does what `SecureRandomness` does, on a GPU by the same kernel, and says that it is no such thing. A GPU and a CPU
+    have different numbers.
     """
 
     secure = False
 
     def __init__(self, seed: int) -> None:
         self.seed = seed_for_tests(seed, stacklevel=4)
-        self._start(self.seed)
-
-    def _start(self, *where: int) -> None:
-        self._coins = np.random.default_rng([1, *where])
-        word = np.random.SeedSequence([2, *where]).generate_state(1, np.uint64)[0]
-        self._noise = torch.Generator().manual_seed(int(word >> np.uint64(1)))
+        self._where: tuple[int, ...] = (self.seed,)
+        self._keyed: dict[torch.device, ChaCha] = {}  # for all steps, which begin at places far apart
+        self._on_device: dict[torch.device, ChaCha] = {}
 
     def for_step(self, step: int, rank: int = 0) -> SeededRandomness:
         source = object.__new__(SeededRandomness)
-        source.seed = self.seed
-        source._start(self.seed, step, rank)
+        source.seed, source._where = self.seed, (self.seed, step, rank)
+        source._keyed, source._on_device = self._keyed, {}
         return source
+
+    @cached_property
+    def _coins(self) -> np.random.Generator:
+        return np.random.default_rng([1, *self._where])
+
+    @cached_property
+    def _noise(self) -> torch.Generator:
+        word = np.random.SeedSequence([2, *self._where]).generate_state(1, np.uint64)[0]
+        return torch.Generator().manual_seed(int(word >> np.uint64(1)))
 
     def uniform(self, count: int) -> FloatArray:
         return 1.0 - self._coins.random(count)
 
     def normal(self, count: int, device: Device = "cpu", deviation: float = 1.0) -> Tensor:
+        stream = self.stream(torch.device(device)) if count else None
+        if stream is not None:
+            return stream.normal(count).mul_(deviation)
         return torch.randn(count, generator=self._noise, dtype=torch.float64).mul_(deviation).to(device)
 
-    def stream(self, device: torch.device) -> None:
-        return None
+    def stream(self, device: torch.device) -> ChaCha | None:
+        if not _makes_noise(device):
+            return None
+        if device not in self._keyed:
+            from privypurse._chacha import ChaCha
+
+            key = np.random.SeedSequence([3, self.seed]).generate_state(5, np.uint64)
+            self._keyed[device] = ChaCha(device, key.tobytes())
+        if device not in self._on_device:
+            place = np.random.SeedSequence([4, *self._where]).generate_state(1, np.uint64)[0]
+            self._on_device[device] = self._keyed[device].at(int(place >> np.uint64(2)))
+        return self._on_device[device]
 
 
 Randomness = SecureRandomness | SeededRandomness

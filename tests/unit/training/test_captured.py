@@ -2,6 +2,8 @@
 
 import math
 import struct
+from collections.abc import Callable
+from itertools import starmap
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from torch.utils.data import TensorDataset
 
 import privypurse as pp
 from privypurse.plans import LevelTable, Plan, Promise, TrainingShape
+from privypurse.randomness import Randomness, SecureRandomness, SeededRandomness
 from privypurse.training.captured import sizes_of
 from training_tools import LOSS
 
@@ -223,10 +226,12 @@ def test_the_key_stream_is_chacha20() -> None:
     assert stream.words(4).cpu().numpy().view(np.uint32).tolist() == expected
 
 
-def test_noise_on_the_device_is_standard_normal() -> None:
-    from privypurse.randomness import SecureRandomness
+SOURCES = [pytest.param(SecureRandomness, id="secure"), pytest.param(lambda: SeededRandomness(7), id="seeded")]
 
-    source = SecureRandomness()
+
+@pytest.mark.parametrize("made", SOURCES)
+def test_noise_on_the_device_is_standard_normal(made: Callable[[], Randomness]) -> None:
+    source = made()
     draws = source.normal(400_003, "cuda")
     assert draws.is_cuda
     assert draws.dtype == torch.float64
@@ -243,13 +248,32 @@ def test_noise_on_the_device_is_standard_normal() -> None:
     assert stats.binomtest(beyond, 8_000_000, float(2 * stats.norm.sf(4))).pvalue > STRICT
 
 
+def test_a_seeds_noise_on_the_device_follows_from_seed_and_step() -> None:
+    """In whatever order steps are asked for, as a run that goes on does; other seeds, steps and ranks have others."""
+
+    def drawn(source: Randomness) -> bytes:
+        return source.normal(1_000, "cuda").cpu().numpy().tobytes()
+
+    one, again = SeededRandomness(7), SeededRandomness(7)
+    later, first = again.for_step(2), again.for_step(1)
+    second = one.for_step(2)
+    assert drawn(one.for_step(1)) == drawn(first)
+    assert drawn(second) == drawn(later)
+    assert drawn(second) == drawn(later)  # what a step goes on with
+    assert drawn(one) == drawn(again)
+    steps = [(1, 0), (2, 0), (1, 1)]
+    sources = [source for whole in (one, SeededRandomness(8)) for source in (whole, *starmap(whole.for_step, steps))]
+    whole = [drawn(source) for source in sources] + [drawn(sources[-1])]
+    assert len(set(whole)) == len(whole)
+
+
+@pytest.mark.parametrize("made", SOURCES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_on_the_device_lies_on_the_grid(dtype: torch.dtype) -> None:
+def test_noise_on_the_device_lies_on_the_grid(dtype: torch.dtype, made: Callable[[], Randomness]) -> None:
     """Made and added in one kernel, it is the rounded sum plus rounded normals of the planned deviation."""
-    from privypurse.randomness import SecureRandomness
     from privypurse.training.grid_noise import GridNoise
 
-    noise, source = GridNoise(0.3, 400_003), SecureRandomness()
+    noise, source = GridNoise(0.3, 400_003), made()
     before = torch.linspace(-2, 3, 400_003, dtype=dtype, device="cuda")
     after = before.clone()
     noise.to_grid(after, source)
