@@ -108,7 +108,7 @@ class Inverse:
         progress: Progress | None = None,
     ) -> None:
         self._accountant, self._release_at, self._axis, self._progress = accountant, release_at, axis, progress
-        self._nodes: dict[tuple[str, int, float], float] = {}
+        self._nodes: dict[tuple[str, Release, float], float] = {}
 
     def guess(self, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
         """About what each ε buys: interpolated, not certified; the least parameter where that costs too much."""
@@ -143,19 +143,15 @@ class Inverse:
         return [self._release_at(parameter) for parameter in self._axis.at(position).tolist()]
 
     def _at_nodes(self, accountant: Accountant, nodes: Sequence[int], deltas: FloatArray) -> FloatArray:
-        """ε at each node (row) and δ (column), remembered."""
-        missing = [
-            (node, delta)
-            for node in nodes
-            for delta in deltas.tolist()
-            if (accountant.name, node, delta) not in self._nodes
-        ]
+        """ε at each node (row) and δ (column), remembered by release: several nodes may have the same one."""
+        releases = self._releases(np.array(nodes, dtype=np.float64))
+        wanted = [(accountant.name, release, delta) for release in releases for delta in deltas.tolist()]
+        missing = [key for key in dict.fromkeys(wanted) if key not in self._nodes]
         if missing:
-            where, at = np.array(missing, dtype=np.float64).T
-            values = accountant.epsilons(self._releases(where), at)
-            for (node, delta), value in zip(missing, values.tolist(), strict=True):
-                self._nodes[accountant.name, node, delta] = value
-        return np.array([[self._nodes[accountant.name, node, delta] for delta in deltas.tolist()] for node in nodes])
+            _, asked, at = zip(*missing, strict=True)
+            values = accountant.epsilons(asked, np.array(at))
+            self._nodes.update(zip(missing, values.tolist(), strict=True))
+        return np.array([self._nodes[key] for key in wanted]).reshape(len(nodes), deltas.size)
 
     def _curves(self, epsilon: FloatArray, delta: FloatArray) -> tuple[_Curves, bool]:
         """The curves around every ε asked for, and whether all of those can be reached."""

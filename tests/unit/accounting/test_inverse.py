@@ -54,6 +54,25 @@ def test_the_least_that_an_axis_reaches_is_told_of_the_right_budget():
     assert spent[0] < wanted[0]
 
 
+def test_what_many_nodes_share_is_priced_once():
+    """Where a parameter changes nothing from some point on, as a chance that is certain, the axis is long and dear."""
+    asked = []
+
+    class Counting(RDP):
+        def epsilons(self, releases, delta, progress=None):
+            asked.extend(releases)
+            return super().epsilons(releases, delta, progress)
+
+    def until_one(inverse):
+        return release(min(inverse, 1.0))
+
+    [most] = RDP().epsilons([release(1.0)], DELTA)
+    found, spent = Inverse(Counting(name="counting"), until_one, INVERSE_NOISE).certified(np.array([2 * most]), DELTA)
+    assert found[0] >= 1.0
+    assert spent[0] == most
+    assert asked.count(release(1.0)) == 1
+
+
 def test_scale_keeps_its_promise_where_its_own_price_is_a_trifle_higher():
     """Its search prices 1/(1/σ), its plan σ·(C/c); here these two fell on both sides of the promise."""
     budgets = pp.Budgets(np.full(100, 8.0), delta=9.463459354805813e-08)
