@@ -52,8 +52,8 @@ def test_a_plan_shows_its_levels_and_what_it_promises():
     shown = np.array(page.texts["td"]).reshape(-1, 5)
     assert shown[:, 0].tolist() == ["1", "2", "1"]
     assert shown[:, 1].tolist() == ["1", "2", "3"]
-    certified = plan().spent_by_level()
-    assert [float(cell.split()[0]) for cell in shown[:, 2]] == pytest.approx(certified, abs=6e-5)
+    told, certified = np.array([float(cell.split()[0]) for cell in shown[:, 2]]), plan().spent_by_level()
+    assert ((certified <= told) & (told <= certified * 1.001)).all()
     assert _notebooks.SENSITIVE in text(page)
     assert plan().promise.text in text(page)
 

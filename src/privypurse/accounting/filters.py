@@ -13,6 +13,7 @@ next release may depend on all earlier outputs, for three currencies:
 """
 
 import math
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -158,7 +159,7 @@ class Filter:
         if not ((eps >= 0) & np.isfinite(eps) & (dlt > 0) & (dlt < 1)).all():
             raise InvalidInput("a filter needs ε ≥ 0 and δ in (0, 1) for everyone")
         self.total = frozen(full_purse(currency, eps, dlt))
-        self.lock = threading.RLock()
+        self.lock, self._process = threading.RLock(), os.getpid()
         self.spent = np.zeros(self.total.shape)
 
     def __getstate__(self) -> dict[str, object]:
@@ -177,6 +178,10 @@ class Filter:
         each = np.broadcast_to(np.asarray(cost, dtype=np.float64), self.total.shape)
         if not (each >= 0).all():
             raise InvalidInput("a cost must be a number from 0 on")
+        if os.getpid() != self._process:
+            raise PrivyPurseError(
+                "this filter belongs to the process that this one was forked from: its purses would be spent twice"
+            )
         with self.lock:
             after = self.spent + each
             if (after > self.total).any():

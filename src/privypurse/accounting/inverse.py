@@ -86,8 +86,9 @@ class CertifiedTable:
 
     def within(self, epsilon: FloatArray) -> FloatArray:
         """For each ε the largest tabulated parameter that is certified to cost no more; 0 where none is."""
-        place = np.searchsorted(self.epsilon, np.asarray(epsilon, dtype=np.float64), side="right")
-        return np.concatenate([[0.0], self.parameter])[place]
+        value = np.asarray(epsilon, dtype=np.float64)
+        place = np.searchsorted(self.epsilon, value, side="right")
+        return np.where(np.isnan(value), 0.0, np.concatenate([[0.0], self.parameter])[place])  # NaN sorts last
 
     def cost(self, parameter: FloatArray) -> FloatArray:
         """For each parameter a certified bound on ε: that of the next larger point; ∞ beyond the last."""

@@ -182,17 +182,28 @@ def _decided(method: Method, levels: Levels, calibrator: Calibrator, drawn: bool
     """
     shape = calibrator.shape
     if not shape.extra_steps:
-        return method.assign(levels, calibrator)
+        return _assigned(method, levels, calibrator)
     kept_back = replace(levels, delta=levels.delta * FIXED_SHARE)
     decided = None
     # People who are in every step are filtered by Gaussian DP, which needs no δ of its own.
     if shape.noise_multiplier is None and shape.batch_size == levels.total and not drawn:
-        decided = method.assign(levels, calibrator)
+        decided = _assigned(method, levels, calibrator)
     if decided is None or not in_every_step(decided.rate):
-        decided = method.assign(kept_back, calibrator)
+        decided = _assigned(method, kept_back, calibrator)
     if not decided.keeps_budgets:
         raise InvalidInput(f"method {method.name} keeps no budget, so no filter can; leave extra_steps out")
     return decided
+
+
+def _assigned(method: Method, levels: Levels, calibrator: Calibrator) -> Assignment:
+    """By the method, which has to keep a noise multiplier that was given."""
+    made, given = method.assign(levels, calibrator), calibrator.shape.noise_multiplier
+    if given is not None and made.noise_multiplier != given:
+        raise InvalidInput(
+            f"noise_multiplier is {given:g}, and method {method.name} takes {made.noise_multiplier:g} in its place; "
+            "leave noise_multiplier out, or let the method keep what it is given"
+        )
+    return made
 
 
 def _remarks(decided: Assignment, levels: Levels, shape: TrainingShape) -> list[str]:

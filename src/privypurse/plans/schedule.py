@@ -12,7 +12,7 @@ from privypurse.errors import InvalidInput
 from privypurse.plans.plan import Plan
 from privypurse.plans.plan_base import PlanBase
 from privypurse.plans.promise import Promise
-from privypurse.plans.summary import SENSITIVE
+from privypurse.plans.summary import SENSITIVE, bound
 from privypurse.plans.training_shape import TrainingShape
 
 
@@ -175,7 +175,7 @@ class Schedule(PlanBase):
         spent, people = self.spent_by_level(), self.people_by_level()
         lines += ["", "  people  ε promised  ε certified  chance in each round"]
         lines += [
-            f"{people[level]:>8,}  {self.epsilon_by_level[level]:>10.4g}  {spent[level]:>11.4f}  "
+            f"{people[level]:>8,}  {self.epsilon_by_level[level]:>10.4g}  {bound(float(spent[level])):>11}  "
             + " ".join(f"{one.chance[level]:.3g}" for one in self.rounds)
             for level in _some(self.epsilon_by_level.size)
         ]

@@ -1,5 +1,8 @@
 """Plans in words: plain text for `Plan.summary`, and the cells of the command line's table."""
 
+from collections.abc import Callable
+from decimal import ROUND_CEILING, Context
+
 from privypurse import _notebooks
 from privypurse.plans.level_table import LevelRow
 from privypurse.plans.planned_training import PlannedTraining
@@ -14,7 +17,7 @@ def cells(row: LevelRow) -> tuple[str, ...]:
     return (
         f"{row.people:,}",
         _span(row.epsilon),
-        _span(row.certified, "{:.4f}") + (" (capped)" if row.capped else ""),
+        _span(row.certified, bound) + (" (capped)" if row.capped else ""),
         _span(row.rate),
         _span(row.clip_norm),
     )
@@ -35,7 +38,7 @@ def facts(plan: PlannedTraining) -> list[str]:
         + f", steps: {plan.steps:,}",
         f"noise multiplier {plan.noise_multiplier:.5g}, clip norm {plan.clip_norm:g}, "
         f"public divisor {plan.batch_size:,}" + drawn,
-        f"proved by {_ACCOUNTANTS[plan.accountant]}, δ {_span(deltas)}",
+        f"proved by {_ACCOUNTANTS[plan.accountant]}, δ {_span(deltas, bound)}",
         whose(plan),
     ]
     if plan.filter is not None:
@@ -122,6 +125,14 @@ SAVED = "The saved plan follows from people's budgets and from what they have le
 SENSITIVE = "This table and the saved plan follow from people's budgets: keep them as safe as the data."
 
 
-def _span(ends: tuple[float, float], shown: str = "{:.4g}") -> str:
-    low, high = map(shown.format, ends)
+_UPWARDS = Context(prec=4, rounding=ROUND_CEILING)
+
+
+def bound(value: float) -> str:
+    """An upper bound to four digits, rounded up (rule 4)."""
+    return f"{float(_UPWARDS.create_decimal(repr(value))):.4g}"
+
+
+def _span(ends: tuple[float, float], shown: Callable[[float], str] = "{:.4g}".format) -> str:
+    low, high = map(shown, ends)
     return low if low == high else f"{low} … {high}"

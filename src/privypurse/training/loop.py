@@ -109,7 +109,7 @@ def train(
         setup = Setup(records.plan, unwrapped(model), optimizer, seed, views)
         if forgiving:
             require_forgivable(setup, individual is not None or records.plan.filter is not None)
-        captured, records = _placed(setup, records)
+        captured, records = _placed(setup, records, forgiving)
         accounting = accounting_of(setup, records, loss_fn, individual)
         folder, wide = None if checkpoint is None else Path(checkpoint), wide_sums or forgiving
         run = PrivateRun(setup, accounting, None if folder is None else folder / STEPS, wide)
@@ -241,10 +241,16 @@ def _take(batches: Iterator[Tensor], goal: int | None, applied: _Applied, progre
         raise
 
 
-def _placed(setup: Setup, records: PlannedRecords) -> tuple[bool, PlannedRecords]:
-    """Whether steps are captured, as asked for or where it can be done; the data then lies on the device."""
+def _placed(setup: Setup, records: PlannedRecords, forgiving: bool) -> tuple[bool, PlannedRecords]:
+    """Whether steps are captured, as asked for or where it can be done; the data then lies on the device.
+
+    Batches of captured steps have other sizes, so that everybody's gradient rounds otherwise. Where somebody else
+    chooses the parameters, who can make much of that, nobody's second record decides it: people with ids are never
+    captured.
+    """
     dataset, asked, can = records.dataset, records.execution.capture, False
-    if setup.device.type == "cuda" and one_record_each(setup.plan) and type(dataset) is TensorDataset:
+    alone = setup.plan.owner is None if forgiving else one_record_each(setup.plan)
+    if setup.device.type == "cuda" and alone and type(dataset) is TensorDataset:
         size = sum(tensor.nbytes for tensor in dataset.tensors if tensor.device != setup.device)
         can = size < 0.5 * torch.cuda.mem_get_info(setup.device)[0]
         if can and asked is not False:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import privypurse as pp
-from privypurse.accounting import PLD, RDP, SampledGaussian
+from privypurse.accounting import PLD, RDP, CertifiedTable, SampledGaussian
 from privypurse.accounting import inverse as module
 from privypurse.accounting.inverse import INVERSE_NOISE, Axis, Inverse
 
@@ -54,8 +54,13 @@ def test_the_least_that_an_axis_reaches_is_told_of_the_right_budget():
     assert spent[0] < wanted[0]
 
 
+def test_no_number_buys_nothing():
+    table = CertifiedTable(np.array([0.001, 1.0]), np.array([0.1, 5.0]))
+    assert table.within(np.array([np.nan, 0.05, 0.1, 5.0])).tolist() == [0.0, 0.0, 0.001, 1.0]
+
+
 def test_what_many_nodes_share_is_priced_once():
-    """Where a parameter changes nothing from some point on, as a chance that is certain, the axis is long and dear."""
+    """Where a parameter changes nothing from some point on, as a chance that is certain, an axis is long and dear."""
     asked = []
 
     class Counting(RDP):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 
 import mpmath as mp
 import numpy as np
@@ -609,3 +610,20 @@ def test_the_margin_is_more_than_adding_up_can_hide():
     purses = Filter(one(1.0), one(1e-5))
     purses.spent = purses.total.copy()
     assert float(purses.spent[0]) * (1 + 1e7 * 2**-53) < float(CURRENCIES["gdp"].purse(one(1.0), one(1e-5))[0])
+
+
+def test_a_fork_pays_out_of_no_purse_of_its_parent_s():
+    purse = pp.Filter(np.array([1.0]), 1e-5)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            purse.charge(0.9 * purse.total)
+        except pp.PrivyPurseError:
+            os.write(write, b"refused")
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert os.read(read, 99) == b"refused"
+    os.close(read)
+    purse.charge(0.9 * purse.total)

@@ -335,6 +335,14 @@ def test_the_summary_names_people_noise_steps_accountant_and_levels():
         assert float(row[3]) == pytest.approx(plan.rates[EPSILON.index(float(level))], rel=1e-3)
 
 
+@pytest.mark.parametrize("epsilon", [4e-5, 1.0, 2.34567])
+def test_the_summary_shows_no_less_than_what_is_certified(epsilon):
+    plan = make([epsilon] * 50, noise_multiplier=2.0, steps=1, delta=1.23456e-5, accountant="pld")
+    *_, row = (line.split() for line in plan.summary().splitlines() if line.strip()[:1].isdigit())
+    assert 0 < plan.spent()[0] <= float(row[2]) <= plan.spent()[0] * 1.001
+    assert "δ 1.235e-05" in plan.summary()
+
+
 def test_the_summary_warns_of_a_large_delta():
     with pytest.warns(PrivyPurseWarning, match=r"δ = 0\.5 is not below 1/6"):
         large = make(delta=0.5)

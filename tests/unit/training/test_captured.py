@@ -209,6 +209,16 @@ def chacha_block(key: list[int], counter: int, nonce: list[int]) -> list[int]:
     return [(a + b) & 0xFFFFFFFF for a, b in zip(x, state, strict=True)]
 
 
+def test_where_a_server_chooses_parameters_nobody_s_second_record_decides_on_graphs() -> None:
+    """People with ids are never captured there, whether or not each has one record."""
+    dataset, ids = data(), np.arange(300).astype(str)
+    budgets = pp.Budgets(np.full(300, 2.0), delta=1e-5, person=ids)
+    plan = pp.plan(budgets, "uniform", steps=3, batch_size=40, accountant="rdp")
+    assert trained(plan, dataset, person=ids, seed=5, forgiving=True)[1].how == "eager"
+    assert trained(plan, dataset, person=ids, seed=5)[1].how == "captured"
+    assert trained(planned(steps=3), dataset, seed=5, forgiving=True)[1].how == "captured"
+
+
 def test_the_key_stream_is_chacha20() -> None:
     from privypurse._chacha import ChaCha
 

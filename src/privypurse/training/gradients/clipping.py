@@ -59,7 +59,7 @@ def norms(tape: Tape, owner: Tensor | None = None, units: int | None = None) -> 
         raise InvalidInput("no gradient came back to any trainable layer; was loss.backward() called?")
     with full_precision(tape.device):
         if owner is None:
-            return _norms(tape, uses, one_each=True)
+            return _norms(tape, uses)
         assert units is not None
         return _of_units(tape, uses, owner, units)
 
@@ -84,7 +84,7 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
     counts = torch.bincount(owner, minlength=units)
     several = torch.nonzero(counts > 1).flatten()
     # Taken even if nobody has one record alone: rules keep what they made for the norm, and the sum is made of that.
-    each = _norms(tape, uses, one_each=False)
+    each = _norms(tape, uses)
     found = torch.zeros(units, dtype=each.dtype, device=each.device).index_copy_(0, owner, each)
     if not several.numel():
         return found
@@ -97,15 +97,15 @@ def _of_units(tape: Tape, uses: Uses, owner: Tensor, units: int) -> Tensor:
     return found.to(wider).index_copy_(0, several, total.sqrt().to(wider))
 
 
-def _norms(tape: Tape, uses: Uses, one_each: bool) -> Tensor:
-    """Of every record; ``one_each`` says that these are the norms that clip."""
+def _norms(tape: Tape, uses: Uses) -> Tensor:
+    """Of every record, and alike whether or not others in the batch have several."""
     # A GPU has the memory of the forward pass free again by now, and making gradients twice costs it more.
     on_gpu = tape.device.type == "cuda"
     cache = GradientCache(sum(call.held for call in tape.finished()) * 3 // 2 if on_gpu else 0)
     apart = {name for name, calls in uses.items() if len(calls) > 1}
     for call in tape.finished():
         call.cache = cache
-        call.kept_is_measured = one_each and apart.isdisjoint(call.names.values())
+        call.kept_is_measured = apart.isdisjoint(call.names.values())
 
     def squares() -> Iterator[Tensor]:
         for call in tape.finished():

@@ -69,7 +69,7 @@ class Call:
     """Whether all per-example gradients are kept, and nothing else is."""
     cache: GradientCache = field(default_factory=GradientCache)
     kept_is_measured: bool = False
-    """Whether norms are taken of what is kept: nothing else adds to these parameters, in a record or in a unit."""
+    """Whether norms are taken of what is kept, as it was kept: no other use adds to these parameters."""
     way: Any = None
     """How the rule took the norms, where the sum has to know."""
     open: Callable[[], bool] | None = None

@@ -40,6 +40,13 @@ class ProductRule(Rule):
         """Every record's bias gradient. Tokens or places are added first, in norm and sum alike: they may cancel."""
         return self.over_tokens(at_least_float32(call.output_gradient))
 
+    def made(self, call: Call) -> dict[str, Tensor]:
+        """What is kept as it is, in whatever order and however rounded: the sum is made of it, so a norm is too."""
+        if not call.kept_is_measured:
+            return self.per_record(call)
+        full = {"weight": self.weight, "bias": self.bias}
+        return {name: call.kept[name] if name in call.kept else full[name](call) for name in call.names}
+
     def squared_norms(self, call: Call) -> dict[str, Tensor]:
         out = {}
         if "weight" in call.names:
