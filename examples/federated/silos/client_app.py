@@ -14,13 +14,14 @@ from silos import data
 def client_of(context: Context, offer: Offer) -> Client:
     """The silo with the number ``silo`` of Adult by employer, budgets simulated; ``folder`` has to last.
 
-    Its people's ε holds against the server: terms that keep it against the public only are refused. Where the node's
-    configuration has ``ledger``, a folder, people pay for life from a private ledger there, whatever ``folder`` is:
-    for this training ``at-most`` an ε, for a ``purpose``.
+    Its people's ε holds against the server, at a δ of their own: terms that keep it against the public only are
+    refused, and under terms with a larger δ nobody takes part. Where the node's configuration has ``ledger``, a
+    folder, people pay for life from a private ledger there, whatever ``folder`` is: for this training ``at-most`` an
+    ε, for a ``purpose``.
     """
     node, index = context.node_config, int(context.node_config["silo"])
     folder = _from_the_root(context, "folder")
-    records, budgets, ids = data.silo(index, offer.terms.delta)
+    records, budgets, ids = data.silo(index)
     paying = {}
     if "ledger" in node:
         purpose, at_most = str(node.get("purpose", "")), float(node["at-most"]) if "at-most" in node else None

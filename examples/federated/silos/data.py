@@ -20,11 +20,12 @@ EMPLOYERS = (
     ("Federal-gov", "Local-gov", "State-gov"),
     ("?", "Without-pay", "Never-worked"),
 )
+DELTA = 1e-5  # people's own, as their ε is: under terms with a larger one they sit out
 losses = partial(F.cross_entropy, reduction="none")  # one for each record
 
 
-def silo(index: int, delta: float) -> tuple[TensorDataset, pp.Budgets, np.ndarray]:
-    """The people of one employer, their ε (0.1, 1 or 5), and whose record is whose.
+def silo(index: int) -> tuple[TensorDataset, pp.Budgets, np.ndarray]:
+    """The people of one employer, their ε (0.1, 1 or 5, each at `DELTA`), and whose record is whose.
 
     The census has no ids and never changes, so its rows are named by their place. Give your people ids of their own,
     and leave out ``by_row`` where the ledger is made.
@@ -35,7 +36,7 @@ def silo(index: int, delta: float) -> tuple[TensorDataset, pp.Budgets, np.ndarra
     epsilon = preferences.three_levels(len(y), np.random.default_rng(index))
     records = _tensors(x, y)
     ids = row_ids(fingerprint(records), len(records))
-    return records, pp.Budgets(epsilon, delta=delta, person=ids), ids
+    return records, pp.Budgets(epsilon, delta=DELTA, person=ids), ids
 
 
 def test_records() -> TensorDataset:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from privypurse.arrays import IntArray
 from privypurse.errors import InvalidInput
+from privypurse.training.failing_records import ENDS
 
 _log = logging.getLogger("privypurse.federated")
 
@@ -24,30 +26,44 @@ class Readable(Dataset[Any]):
     whole numbers they are 0, and the record contributes as a made-up one would. Which ones are blank is logged here.
     """
 
-    def __init__(self, inner: Dataset[Any], example: Any) -> None:
+    def __init__(self, inner: Dataset[Any], example: Any, rows: IntArray | None = None) -> None:
+        """``rows`` are the places in ``inner`` of those that there are (None: all)."""
         if example is None:
             raise InvalidInput(
                 "give example=, a made-up record like (torch.zeros(1, 28, 28), 0): it says what a record of this "
                 "data set is like, and nobody's own may"
             )
         self._inner, self._told = inner, set[int]()
+        self._rows = range(len(inner)) if rows is None else rows.tolist()  # type: ignore[arg-type]
         self.blank = _blank_like(example)
 
     def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        row = self._rows[index]
         try:
-            found = _parts(self._inner[index])
+            found = _parts(self._inner[row])
             if _kinds(found) == _kinds(self.blank):
                 return found
             why = "its shape or type is not that of the example"
-        except Exception as error:  # what it says is about somebody's record: it is said here and nowhere else
+        except ENDS:
+            raise
+        except BaseException as error:  # what it says is about somebody's record: it is said here and nowhere else
             why = f"{type(error).__name__} {error}".strip()
-        if index not in self._told:
-            self._told.add(index)
-            _log.warning("record %d is left blank: %s", index, why)
+        if row not in self._told:
+            self._told.add(row)
+            _log.warning("record %d is left blank: %s", row, why)
         return self.blank
+
+
+def readable(dataset: Dataset[Any], example: Any, rows: IntArray | None = None) -> TensorDataset | Readable:
+    """These rows of a data set (None: all of them), of which none raises."""
+    if type(dataset) is not TensorDataset:
+        return Readable(dataset, example, rows)
+    if rows is None:
+        return dataset
+    return TensorDataset(*(tensor[torch.as_tensor(rows, device=tensor.device)] for tensor in dataset.tensors))
 
 
 def _blank_like(example: Any) -> tuple[Tensor, ...]:

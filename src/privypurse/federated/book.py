@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,8 +23,9 @@ class Book:
 
     Guarantee: a round is counted on disk before its first step, and the count never goes back; a second request for
     an answered round gets the same answer, bit for bit, or none at all if it comes with other parameters. A round
-    that was begun and never answered (a crash) stays paid for; answering it anew is paid for again. One client holds
-    it at a time: the lock lies on the book itself (see `HeldFile`).
+    that was begun and never answered (a crash) stays paid for; answering it anew is paid for again. Which rounds a
+    client's own coins keep it out of is written once, for all of them. One client holds it at a time: the lock lies
+    on the book itself (see `HeldFile`).
     """
 
     def __init__(self, folder: Path, terms: str, records: str) -> None:
@@ -74,10 +75,15 @@ class Book:
             if found[name] != self._content[name]:
                 mind = ", and mind that everybody's ε is spent again" if found["begun"] else ""
                 raise InvalidInput(f"{self.folder / _FILE} was begun with other {what}; take another folder{mind}")
-        known = self._content["begun"]
+        known, out = self._content["begun"], self._content.get("out")
         if found["begun"][: len(known)] != known:
             raise InvalidInput(
                 f"{self.folder / _FILE} has counted fewer rounds than before: it is an old copy. Put the newest back"
+            )
+        if out is not None and found.get("out") != out:
+            raise InvalidInput(
+                f"{self.folder / _FILE} has forgotten which rounds its client stays out of: it is an old copy. Put "
+                "the newest back"
             )
 
     def _refuse_uncounted(self, begun: Sequence[int]) -> None:
@@ -165,6 +171,20 @@ class Book:
             )
         with np.load(path) as saved:
             return {name: saved[name] for name in saved.files}
+
+    @property
+    def out(self) -> Sequence[int] | None:
+        """The rounds that the client's own coins keep it out of; None as long as they were not flipped."""
+        kept: list[int] | None = self._content.get("out")
+        return kept
+
+    def keep_out(self, rounds: Iterable[int]) -> None:
+        """Keep how the coins of all rounds fell, once and before anything follows from it.
+
+        Rounds that were held before stay as they are: with the client where they were begun, and else without.
+        """
+        out = {*rounds, *range(1, self.seen + 1)} - set(self._content["begun"])
+        self._write({"out": sorted(out)})
 
     def begin(self, number: int, state: str) -> None:
         """Count a round, before anything is done for it."""

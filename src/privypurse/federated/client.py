@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -19,15 +20,16 @@ from privypurse._validate import is_integer, one_of
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
-from privypurse.budgets.person_ids import applied, texts_of
+from privypurse.budgets.person_ids import applied, ids_of, texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
-from privypurse.federated.blank_records import Readable, standing_in
+from privypurse.federated.blank_records import Readable, readable, standing_in
 from privypurse.federated.book import Book
 from privypurse.federated.ledger_account import LedgerAccount, require_ledger
 from privypurse.federated.local_training import require_trainable, round_plan, sgd
 from privypurse.federated.parameters import Update, put, state_of, trained_in
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import Plan
+from privypurse.randomness import randomness
 from privypurse.training.fingerprints import fingerprint
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loop import train
@@ -37,8 +39,11 @@ if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
 
 
+_log = logging.getLogger("privypurse.federated")
+
+
 class Declined(PrivyPurseError):
-    """The client does not join: all rounds that it may join are spent."""
+    """The client does not join: its coin keeps it out, or all rounds that it may join are spent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +54,8 @@ class Account:
     """For each record: every round that its client joined, in full."""
     against_public: FloatArray
     """For each record: every round that is known to have been held, joined or not, amplified by not knowing which;
-    never more than as many rounds as may be joined cost in full."""
+    never more than as many rounds as may be joined cost in full. Under terms against the server, whose own coins say
+    who is asked, it is right for a server that held each round once."""
 
 
 class Client:
@@ -58,9 +64,10 @@ class Client:
     Trust model: the people trust their client; the server is curious, and may ask whatever it likes. Guarantee:
     however often it asks, no record's ε is overdrawn against the adversary of the terms: each rate is certified again
     here for all rounds that may be joined, a record that could not afford them sits out, and beyond this cap the
-    client declines. Budgets, rates and accounts never leave this object; an answer is the noisy update alone. A
-    record that cannot be read, or is not like the example, pays and contributes nothing (with whole numbers as
-    inputs, what a record of zeros would).
+    client declines. Against the public it also declines where its own coin says so: there is one for each round, with
+    the rate of the terms, flipped once and kept in the book (rule 8: client sampling). Budgets, rates and accounts
+    never leave this object; an answer is the noisy update alone. A record that cannot be read, or is not like the
+    example, pays and contributes nothing (with whole numbers as inputs, what a record of zeros would).
     """
 
     offer: Offer
@@ -86,7 +93,8 @@ class Client:
         seed: int | None = None,
     ) -> None:
         """``person`` holds the id of each record's owner, in the order of ``dataset``, where budgets have ids: they
-        are then matched by id, and their people's rows may change, come and go.
+        are then matched by id, and their people's rows may change, come and go. Rows of somebody who is not in the
+        budgets are left out, which is logged here: a client that fails would tell the server.
 
         ``example`` is a made-up record, (input, label), for data sets other than a TensorDataset: it says what a
         record is like, and one that is not is left blank. No record may say that, for it would decide about others.
@@ -106,13 +114,17 @@ class Client:
         else:
             _refuse_words_of_ledgers(at_most, purpose)
             say_not_kept(seed)
-        self._nobody_here = budgets.person is not None and len(dataset) == 0  # type: ignore[arg-type]
-        if self._nobody_here:
-            dataset, person = standing_in(dataset, example), budgets.people_ids()[:1]
-        owner = _owners(budgets, person, len(dataset))  # type: ignore[arg-type]
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
-        self._dataset = dataset if type(dataset) in (TensorDataset, Readable) else Readable(dataset, example)
+        size: int = len(dataset)  # type: ignore[arg-type]
+        owner = _owners(budgets, person, size)
+        self._known: AnyArray = np.ones(size, dtype=np.bool_) if owner is None else owner >= 0
+        self._nobody_here = owner is not None and not self._known.any()
+        if self._nobody_here:
+            dataset, owner = standing_in(dataset, example), np.zeros(1, dtype=np.int64)
+        elif owner is not None and not self._known.all():
+            dataset, owner = readable(dataset, example, np.flatnonzero(self._known)), owner[self._known]
+        self._dataset = dataset if isinstance(dataset, Readable) else readable(dataset, example)
         require_trainable(self._dataset, new_model, loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.digest, whose_records(dataset, budgets))
@@ -158,6 +170,10 @@ class Client:
     def answer(self, number: int, state: Mapping[str, AnyArray]) -> Update:
         """Train from the global parameters and give the noisy difference; the same for the same round.
 
+        Against the public a coin of the client's own says whether it joins a round, with the rate of the terms. All
+        coins are flipped, and in the book, before the first round is joined or declined: whoever asks again, or
+        begins the whole training again, meets the same ones.
+
         ``number`` counts rounds from 1. The round is paid for before it begins, whether the answer arrives or not.
         Asked again with other parameters, an answered round is refused: its answer would not belong to them.
         """
@@ -174,6 +190,9 @@ class Client:
             if begun >= terms.cap:
                 self._book.note(number)
                 raise Declined(f"all {terms.cap} rounds that this client joins at most are spent")
+            if terms.adversary == "public" and self._stays_out(number):
+                self._book.note(number)
+                raise Declined(f"this client's own coin keeps it out of round {number}")
             if self._account is not None:
                 self._account.begin_round()
             self._book.begin(number, sent)
@@ -185,6 +204,15 @@ class Client:
             update = {name: value - before[name] for name, value in state_of(model).items()}
             self._book.keep(number, update)
             return update
+
+    def _stays_out(self, number: int) -> bool:
+        """Whether the client's own coin keeps it out of this round. Coins are no function of anybody's data."""
+        if self._book.out is None:
+            terms = self.offer.terms
+            tails = randomness(self._seed).uniform(terms.rounds) > terms.client_rate
+            self._book.keep_out((np.flatnonzero(tails) + 1).tolist())
+        assert self._book.out is not None
+        return number in self._book.out
 
     def _plan_now(self) -> Plan:
         """The plan without those who have withdrawn since."""
@@ -235,7 +263,14 @@ class Client:
         # The cap on joined rounds is public and holds against everybody. How often was really joined is luck, and
         # counts for nothing here (rule 1: amplification is paid for by everyone).
         public = np.minimum(cost(terms.seen, held), cost(terms.joined, min(held, terms.cap)))
-        return Account(*(frozen(self.plan._by_record(values)) for values in (server, public)))
+        return Account(*(frozen(self._by_row(values)) for values in (server, public)))
+
+    def _by_row(self, values: FloatArray) -> FloatArray:
+        """For each row that the client was given, the value of its owner's level; 0 where that is nobody here."""
+        found = np.zeros(self._known.size)
+        if not self._nobody_here:
+            found[self._known] = self.plan._by_record(values)
+        return found
 
     def close(self) -> None:
         """Let go of the book: no more answers until `reopen`. Twice does no harm."""
@@ -273,18 +308,24 @@ def _refuse_words_of_ledgers(at_most: float | None, purpose: str) -> None:
 def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
     """For each record its owner, by id; None where budgets have no ids and hold for the records in order.
 
-    Who has no record, or several, is no error: a client that fails would tell the server (rule 13). Somebody's
-    records are clipped as one.
+    Who has no record, or several, is no error, nor is a record of somebody who is not in the budgets, whose owner is
+    -1: a client that fails would tell the server (rule 13). Somebody's records are clipped as one.
     """
     keyed_ids = budgets.keyed_ids()
+    if keyed_ids is not None and not records:
+        return np.empty(0, dtype=np.int64)
     if keyed_ids is None and person is None:
         if len(budgets) != records:
             raise InvalidInput(f"there are {records:,} records but {len(budgets):,} budgets")
         return None
     if person is None:
         raise InvalidInput("budgets have ids and are matched by id; give person=, the id of each record's owner")
-    anybody = None if keyed_ids is None else replace(keyed_ids, one_each=False)
-    return applied(anybody, person, "list of budgets", records)[1]
+    if keyed_ids is None:
+        return applied(keyed_ids, person, "list of budgets", records)[1]  # raises: there is nothing to match
+    owner = keyed_ids.units(texts_of(ids_of(person, records)))
+    if strange := int((owner < 0).sum()):
+        _log.warning("%d records of people who are not in the budgets are left out", strange)
+    return owner
 
 
 def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book, at_most: float | None) -> Plan:

@@ -29,6 +29,7 @@ from privypurse.federated.parameters import State, Update
 from privypurse.federated.server import Aggregated, aggregate, asked
 from privypurse.federated.terms import Offer
 from privypurse.randomness import randomness
+from privypurse.training.failing_records import ENDS
 
 _log = logging.getLogger("privypurse.federated")
 _PAUSE = 0.5  # seconds between two questions who is there
@@ -49,9 +50,12 @@ def from_record(record: ArrayRecord) -> State:
 class PersonalisedAverage(Strategy):
     """FedAvg in which each record spends its own ε (Liu et al. 2024, Algorithm 1).
 
-    Each client is asked by its own coin with the rate of the terms; their number is not fixed, and a round that
-    nobody is asked for is a round. Updates are added with public weights. An answer that is missing, an error, not
-    finite or of another model leaves its place empty; the log says so, and the client's book has paid for it.
+    Each client is in a round by its own coin with the rate of the terms; their number is not fixed, and a round with
+    nobody in it is a round. Against the server it flips the coins, and asks whom they choose. Against the public it
+    asks everybody, and each client flips its own, once: a server that begins again has no new ones.
+
+    Updates are added with public weights. An answer that is missing, an error, not finite or of another model leaves
+    its place empty; the log says so, and the client's book has paid for it.
     """
 
     def __init__(
@@ -136,7 +140,7 @@ class PersonalisedAverage(Strategy):
     def summary(self) -> None:
         terms = self.offer.terms
         _log.info(
-            "%d rounds of %d steps, %d clients asked with rate %g, each joins at most %d; ε holds against the %s",
+            "%d rounds of %d steps, %d clients, each with rate %g and in at most %d; ε holds against the %s",
             *(terms.rounds, terms.local_steps, terms.clients, terms.client_rate, terms.cap, terms.adversary),
         )
 
@@ -192,7 +196,9 @@ def _answer(app: str, new_client: NewClient, message: Message, context: Context)
     except Declined as reason:
         _log.info("declined: %s", reason)
         content = RecordDict({METRICS: MetricRecord({"declined": 1})})
-    except Exception:
+    except ENDS:
+        raise
+    except BaseException:
         _log.exception("this client failed; the server is told that, and nothing else")
         content = RecordDict({METRICS: MetricRecord({"failed": 1})})
     _wait(seconds, begun)

@@ -16,8 +16,11 @@ from privypurse.federated.terms import Terms
 def asked(terms: Terms, uniforms: FloatArray) -> list[int]:
     """Which clients are asked in a round: Poisson subsampling, each by its own coin, so that it may be nobody.
 
-    ``uniforms`` lie in (0, 1], one for each client. Against the public the coins have to stay secret.
+    ``uniforms`` lie in (0, 1], one for each client. Against the public everybody is asked: there a client flips its
+    own coin for a round, once, so that a server that begins again has no other (`Client.answer`).
     """
+    if terms.adversary == "public":
+        return list(range(len(uniforms)))
     return np.flatnonzero(np.asarray(uniforms) <= terms.client_rate).tolist()
 
 

@@ -18,7 +18,10 @@ from privypurse.randomness import randomness
 
 @dataclass(frozen=True)
 class Round:
-    """One round of a simulation: who was asked, who declined, what came of it."""
+    """One round of a simulation: who was asked, who declined, what came of it.
+
+    Against the public everybody is asked, and who declines was kept out by their own coin, or by the cap.
+    """
 
     number: int
     asked: tuple[int, ...]
@@ -34,7 +37,7 @@ def load(model: nn.Module, state: State) -> nn.Module:
 
 
 def rounds(terms: Terms, state: State, clients: Sequence[Client], seed: int | None = None) -> Iterator[Round]:
-    """Hold all rounds; gives each one when it is over. A round that nobody is asked for is a round."""
+    """Hold all rounds; gives each one when it is over. A round that nobody joins is a round."""
     if len(clients) != terms.clients:
         raise InvalidInput(f"there are {len(clients)} clients, but the terms were made for {terms.clients}")
     source = randomness(seed)

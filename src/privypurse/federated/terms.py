@@ -26,7 +26,7 @@ LEAST_RATE = 1e-12
 """Of an offer: a table with smaller rates, or with more rows than `MOST_ROWS`, is refused whoever is asked."""
 MOST_ROWS = 10_000
 _LEAST_EPSILON = 0.01  # who grants less than the smallest rate costs takes no part
-_RARELY = 0.05  # how often a client may be asked more often than it is willing to join
+_RARELY = 0.05  # how often a client's coins may come to more rounds than it is willing to join
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Terms:
     sees who joined and every update; a client joins at most ``most_joined`` rounds, the cap, and each costs in full,
     so that the promise holds even if the server asks as it likes. "public": other clients and whoever sees the
     global models only, so that not knowing who joined amplifies; all rounds are paid for, joined or not (rule 8:
-    client sampling).
+    client sampling). There each client flips its own coin for a round, once, however often the server asks.
     """
 
     rounds: int
@@ -54,7 +54,7 @@ class Terms:
     momentum: float = 0.0
     adversary: str = "server"
     most_joined: int | None = None
-    """The cap on rounds that a client joins. Default: as many as 95 % of the clients are asked for at most."""
+    """The cap on rounds that a client joins. Default: as many as the coins of 95 % of the clients come to at most."""
     accountant: str = "pld"
     answer_seconds: float = 0.0
     """On Flower a client answers no sooner than so long after it was asked, whatever the answer is: the time that an

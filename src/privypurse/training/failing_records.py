@@ -24,6 +24,9 @@ from privypurse.training.setup import Setup
 
 _ALIKE = 64  # records: in batches of so many, or a multiple, each row is computed like any other
 _FULL = (torch.float32, torch.float64)
+ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends the process. Whatever else is raised may be about a record, be it an `Exception` or not: a panic in a
+library that is written in Rust is none."""
 
 
 def require_forgivable(setup: Setup, individual: bool) -> None:
@@ -81,7 +84,9 @@ def add_forgivingly(run: PrivateRun, loss_fn: Loss, inputs: Inputs, label: Any, 
             try:
                 tape, losses = recorded(run.recorder, loss_fn, mine, own, False)
                 weights = run.weights(tape, *some.places(run.setup))
-            except Exception:  # what it says is about somebody's record, and stays unsaid
+            except ENDS:
+                raise
+            except BaseException:  # what it says is about somebody's record, and stays unsaid
                 put_back()
                 return False
             run.gather(tape, *weights)

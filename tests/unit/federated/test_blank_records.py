@@ -27,22 +27,27 @@ class Files(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         instead = self._broken.get(index)
-        if isinstance(instead, Exception):
+        if isinstance(instead, BaseException):
             raise instead
         return instead or (self._tensors[0][index], int(self._tensors[1][index]))
+
+
+class Panic(BaseException):
+    """As of a library that is written in Rust."""
 
 
 @pytest.mark.parametrize(
     "instead",
     [
         OSError("the file of Jane Doe is damaged"),
+        Panic("in the file of Jane Doe"),
         (torch.zeros(4), 0),
         (torch.zeros(3, dtype=torch.float64), 0),
         (torch.zeros(3), "B"),
         (torch.zeros(3),),
         (torch.full((3,), torch.nan), 0),
     ],
-    ids=["raises", "longer", "wider", "a label that is no number", "no label", "not finite"],
+    ids=["raises", "panics", "longer", "wider", "a label that is no number", "no label", "not finite"],
 )
 def test_a_record_that_cannot_be_read_contributes_nothing_and_the_others_all(tmp_path: Path, instead: Any) -> None:
     """It pays, and the server is not told; what is left is what an answer without it would be."""
@@ -51,6 +56,12 @@ def test_a_record_that_cannot_be_read_contributes_nothing_and_the_others_all(tmp
     whole = made(tmp_path / "c", dataset=Files(9)).answer(1, STATE)
     np.testing.assert_allclose(flat(found), flat(without), rtol=1e-5, atol=1e-7)
     assert np.abs(flat(found) - flat(whole)).max() > 1e-3
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_the_process_is_no_broken_record(tmp_path: Path, end: type[BaseException]) -> None:
+    with pytest.raises(end):
+        made(tmp_path, dataset=Files(9, {8: end()})).answer(1, STATE)
 
 
 def test_it_is_said_here_once_which_record_that_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

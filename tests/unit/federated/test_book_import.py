@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import STATE, PowerFailure, made, raises, records, terms_with
+from federation import STATE, PowerFailure, joins_all, made, raises, records, terms_with
 from paying_client import IDS, OFFER, PUBLIC, client, drained, rounds, taken
 
 import privypurse as pp
@@ -30,6 +30,7 @@ def budgets(epsilon: Any = 1.0, **other: Any) -> pp.Budgets:
 def joined(folder: Path, number: int, epsilon: Any = 1.0, offer: Offer = OFFER, **other: Any) -> Path:
     """A book that has joined so many rounds without a ledger."""
     ours = client(folder, epsilon, offer, **other)
+    joins_all(ours)
     for k in range(number):
         ours.answer(k + 1, STATE)
     ours.close()

@@ -217,6 +217,37 @@ def test_whether_somebody_has_no_row_or_a_second_one_fails_nothing(tmp_path: Pat
     assert all(np.isfinite(value).all() and value.any() for value in update.values())
 
 
+@pytest.mark.parametrize("files", [False, True], ids=["tensors", "files"])
+def test_rows_of_somebody_who_is_not_in_the_budgets_are_left_out(
+    tmp_path: Path, files: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that failed would tell the server; the answer is the one without them, bit for bit."""
+
+    def whose(rows: list[int], owners: list[str]) -> dict[str, Any]:
+        x, y = (tensor[rows] for tensor in records().tensors)
+        data: Any = list(zip(x, y, strict=True)) if files else TensorDataset(x, y)
+        return {"dataset": data, "person": owners, "example": (torch.zeros(3), 0) if files else None}
+
+    budgets = pp.Budgets(EPSILON, delta=TERMS.delta, person=IDS)
+    without = made(tmp_path / "a", budgets=budgets, **whose([7, 8], ["P7", "P8"]))
+    assert not caplog.records
+    client = made(tmp_path / "b", budgets=budgets, **whose([0, 7, 1, 8, 2], ["Q", "P7", "Q", "P8", "R"]))
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == "3 records of people who are not in the budgets are left out"
+    assert bits(client.answer(1, STATE)) == bits(without.answer(1, STATE))
+    assert client.sitting_out == without.sitting_out
+    for ours, theirs in zip(vars(client.spent()).values(), vars(without.spent()).values(), strict=True):
+        assert ours.tolist() == [0, theirs[0], 0, theirs[1], 0]
+
+
+def test_where_all_rows_are_of_strangers_the_answer_is_that_of_nobody(tmp_path: Path) -> None:
+    budgets = pp.Budgets(EPSILON, delta=TERMS.delta, person=IDS)
+    strangers = made(tmp_path / "a", dataset=records(2), budgets=budgets, person=["Q", "R"])
+    nobody = made(tmp_path / "b", dataset=records(0), budgets=budgets, person=[])
+    assert bits(strangers.answer(1, STATE)) == bits(nobody.answer(1, STATE))
+    assert strangers.spent().against_server.tolist() == [0, 0]
+
+
 def test_where_nobody_has_a_record_the_answer_is_noise_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in for missing records is drawn for nobody: else whoever comes would change two people's parts."""
     budgets = pp.Budgets(np.full(9, 30.0), delta=TERMS.delta, person=IDS)

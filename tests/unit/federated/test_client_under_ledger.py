@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import STATE, bits, terms_with
+from federation import STATE, bits, joins_all, terms_with
 from paying_client import IDS, KEY, OFFER, PUBLIC, TERMS, client, drained, rounds, taken
 
 import privypurse as pp
@@ -76,6 +76,7 @@ def seen_in_answers(tmp_path: Path, new_ledger: Callable[..., pp.Ledger]) -> lis
     hidden = new_ledger("public")
     public = client(tmp_path / "d", ledger=hidden, offer=PUBLIC)
     before = taken(hidden, "P4")
+    joins_all(public)
     public.answer(2, STATE)
     public.settle()
     if not 0 < taken(hidden, "P4") == before:

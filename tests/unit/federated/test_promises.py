@@ -172,8 +172,13 @@ def test_a_failure_says_nothing_but_that(tmp_path: Path, monkeypatch: pytest.Mon
     other = Offer(replace(TERMS, rounds=301), RATE_1)
     failures = [home.ask(number=0), home.ask(offer=other), home.ask(state={"weight": STATE["weight"]})]
     with monkeypatch.context() as patch:
-        patch.setattr(client_module, "train", raises(ValueError("Mrs Miller's blood pressure is 180")))
-        failures.append(node(tmp_path / "new").ask())
+        for place, error in (("new", ValueError), ("panic", BaseException)):
+            patch.setattr(client_module, "train", raises(error("Mrs Miller's blood pressure is 180")))
+            failures.append(node(tmp_path / place).ask())
         patch.setattr(Book, "_write", raises(FULL))
         failures.append(node(tmp_path / "full").ask())
-    assert [said(answer) for answer in failures] == [{"metrics": {"failed": 1}}] * 5
+    assert [said(answer) for answer in failures] == [{"metrics": {"failed": 1}}] * 6
+    with monkeypatch.context() as patch:
+        patch.setattr(client_module, "train", raises(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            node(tmp_path / "ended").ask()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import EPSILON, OFFER, STATE, TERMS, PowerFailure, bits, losses, made
+from federation import EPSILON, OFFER, STATE, TERMS, PowerFailure, bits, joins_all, losses, made
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -173,6 +173,7 @@ def test_against_the_public_every_round_counts_that_was_held(tmp_path: Path) -> 
 def test_terms_against_the_public_keep_epsilon_over_all_rounds(tmp_path: Path) -> None:
     terms = replace(TERMS, adversary="public", most_joined=5)
     client = made(tmp_path, offer=Offer.of(terms), adversary="public")
+    joins_all(client)
     for number in range(1, 6):
         client.answer(number, STATE)
     account = client.spent()

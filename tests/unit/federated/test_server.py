@@ -71,6 +71,11 @@ def test_a_uniform_at_the_rate_itself_counts() -> None:
     assert asked(TERMS, np.array([0.3, np.nextafter(0.3, 1)])) == [0]
 
 
+def test_against_the_public_everybody_is_asked_whatever_coins_a_server_flips() -> None:
+    """It may begin again as often as it likes; clients flip their own coins, once."""
+    assert asked(replace(TERMS, adversary="public"), np.ones(5)) == [0, 1, 2, 3, 4]
+
+
 # --- What a round comes to ----------------------------------------------------------------------------
 
 

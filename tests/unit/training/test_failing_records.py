@@ -176,11 +176,23 @@ def test_whether_records_are_kept_apart_is_looked_at_elsewhere(
     assert set(calls) == (set() if forgiving else {"model", "loss"})
 
 
-class PowerFailure(BaseException):
-    """Nothing in between catches it."""
+class Panic(BaseException):
+    """As of a library that is written in Rust."""
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, PowerFailure])
+def test_whoever_makes_something_panic_contributes_nothing() -> None:
+    def panics(output: Tensor, label: Tensor) -> Tensor:
+        if (label >= 100).any():
+            raise Panic
+        return LOSS(output, label)
+
+    x, y = data().tensors
+    without = trained(TensorDataset(x[:11], y[:11]), planned(11))
+    found = trained(TensorDataset(x, y + 100 * (torch.arange(12) == 11)), planned(12), loss_fn=panics)
+    torch.testing.assert_close(found, without, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("alone", [False, True])
 def test_what_is_no_error_of_a_record_ends_the_run(error: type[BaseException], alone: bool) -> None:
     def stopped(output: Tensor, label: Tensor) -> Tensor:
