@@ -59,6 +59,8 @@ class Readable(Dataset[Any]):
 
 def readable(dataset: Dataset[Any], example: Any, rows: IntArray | None = None) -> TensorDataset | Readable:
     """These rows of a data set (None: all of them), of which none raises."""
+    if isinstance(dataset, Readable) and rows is None:
+        return dataset
     if type(dataset) is not TensorDataset:
         return Readable(dataset, example, rows)
     if rows is None:

@@ -13,8 +13,8 @@ from privypurse.arrays import AnyArray, IntArray
 from privypurse.budgets import Budgets
 from privypurse.errors import InvalidInput
 from privypurse.federated.book import Book
-from privypurse.federated.client import whose_records
 from privypurse.federated.ledger_account import charges_of_rounds
+from privypurse.federated.rows import whose_records
 from privypurse.federated.terms import Offer
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,34 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
-from privypurse._storage import digest_of, digest_of_arrays
+from privypurse._storage import digest_of_arrays
 from privypurse._totals import say_not_kept
 from privypurse._validate import is_integer, one_of
 from privypurse.accounting import Release, accountant_named
 from privypurse.arrays import AnyArray, FloatArray, frozen
 from privypurse.budgets import Budgets
-from privypurse.budgets.person_ids import applied, ids_of, texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError, PrivyPurseWarning, Unsupported
-from privypurse.federated.blank_records import Readable, readable, standing_in
 from privypurse.federated.book import Book
 from privypurse.federated.ledger_account import LedgerAccount, require_ledger
 from privypurse.federated.local_training import require_trainable, round_plan, sgd
 from privypurse.federated.parameters import Update, put, state_of, trained_in
+from privypurse.federated.rows import Rows, whose_records
 from privypurse.federated.terms import ADVERSARIES, Offer, Terms
 from privypurse.plans import Plan
 from privypurse.randomness import randomness
-from privypurse.training.fingerprints import fingerprint
 from privypurse.training.isolation.loss_fn import Loss
 from privypurse.training.loop import train
 from privypurse.version import __version__
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
-
-
-_log = logging.getLogger("privypurse.federated")
 
 
 class Declined(PrivyPurseError):
@@ -116,22 +110,14 @@ class Client:
             say_not_kept(seed)
         self._new_model, self._loss_fn, self.offer = new_model, loss_fn, offer
         self._seed, self._one_at_a_time = seed, threading.Lock()
-        size: int = len(dataset)  # type: ignore[arg-type]
-        owner = _owners(budgets, person, size)
-        self._known: AnyArray = np.ones(size, dtype=np.bool_) if owner is None else owner >= 0
-        self._nobody_here = owner is not None and not self._known.any()
-        if self._nobody_here:
-            dataset, owner = standing_in(dataset, example), np.zeros(1, dtype=np.int64)
-        elif owner is not None and not self._known.all():
-            dataset, owner = readable(dataset, example, np.flatnonzero(self._known)), owner[self._known]
-        self._dataset = dataset if isinstance(dataset, Readable) else readable(dataset, example)
-        require_trainable(self._dataset, new_model, loss_fn, offer.terms)
+        self._rows = Rows.of(dataset, budgets, person, example)
+        require_trainable(self._rows.records, new_model, loss_fn, offer.terms)
         # Then the book: whoever could try terms after terms would find out what people here grant.
         self._book = Book(Path(folder), offer.digest, whose_records(dataset, budgets))
         try:
             self._book.keep_offer(offer.to_json())
             self._book.account(None if ledger is None else ledger.id)
-            self.plan, self._account = _local_plan(budgets, owner, offer, self._book, at_most), None
+            self.plan, self._account = _local_plan(budgets, self._rows.owner, offer, self._book, at_most), None
             self._warn_of_nobody()
             if ledger is not None:
                 whose = (ledger, offer, budgets, _rates(self.plan))
@@ -143,7 +129,7 @@ class Client:
 
     def _warn_of_nobody(self) -> None:
         """Here alone, and by what people granted alone: to the server a round of noise looks like any other."""
-        if not self._nobody_here and self.sitting_out == self.plan.people:
+        if not self._rows.nobody and self.sitting_out == self.plan.people:
             warnings.warn(
                 f"Nobody here takes part: no ε fits the terms' smallest rate, or every δ is below theirs "
                 f"({self.offer.terms.delta:g}). Rounds are answered with noise alone, which the server cannot tell",
@@ -200,7 +186,7 @@ class Client:
             own = None if seed is None else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
             # The parameters are the server's: an error that somebody's record causes would tell it about them.
             plan = self._plan_now()
-            train(model, sgd(model, terms), self._dataset, plan, self._loss_fn, seed=own, forgiving=True)
+            train(model, sgd(model, terms), self._rows.records, plan, self._loss_fn, seed=own, forgiving=True)
             update = {name: value - before[name] for name, value in state_of(model).items()}
             self._book.keep(number, update)
             return update
@@ -217,7 +203,7 @@ class Client:
     def _plan_now(self) -> Plan:
         """The plan without those who have withdrawn since."""
         if (
-            self._nobody_here
+            self._rows.nobody
         ):  # nor is the record drawn that stands there: who comes and goes changes one person's part
             return _with_rates(self.plan, np.zeros(self.plan.people))
         if self._account is None:
@@ -263,14 +249,7 @@ class Client:
         # The cap on joined rounds is public and holds against everybody. How often was really joined is luck, and
         # counts for nothing here (rule 1: amplification is paid for by everyone).
         public = np.minimum(cost(terms.seen, held), cost(terms.joined, min(held, terms.cap)))
-        return Account(*(frozen(self._by_row(values)) for values in (server, public)))
-
-    def _by_row(self, values: FloatArray) -> FloatArray:
-        """For each row that the client was given, the value of its owner's level; 0 where that is nobody here."""
-        found = np.zeros(self._known.size)
-        if not self._nobody_here:
-            found[self._known] = self.plan._by_record(values)
-        return found
+        return Account(*(frozen(self._rows.told(self.plan, values)) for values in (server, public)))
 
     def close(self) -> None:
         """Let go of the book: no more answers until `reopen`. Twice does no harm."""
@@ -303,29 +282,6 @@ def _refuse_words_of_ledgers(at_most: float | None, purpose: str) -> None:
     given = [f"at_most is {at_most!r}"] * (at_most is not None) + [f"purpose is {purpose!r}"] * bool(purpose)
     if given:
         raise InvalidInput(f"{given[0]}, which a run has in a ledger; give ledger= too, or leave it out")
-
-
-def _owners(budgets: Budgets, person: Any, records: int) -> AnyArray | None:
-    """For each record its owner, by id; None where budgets have no ids and hold for the records in order.
-
-    Who has no record, or several, is no error, nor is a record of somebody who is not in the budgets, whose owner is
-    -1: a client that fails would tell the server (rule 13). Somebody's records are clipped as one.
-    """
-    keyed_ids = budgets.keyed_ids()
-    if keyed_ids is not None and not records:
-        return np.empty(0, dtype=np.int64)
-    if keyed_ids is None and person is None:
-        if len(budgets) != records:
-            raise InvalidInput(f"there are {records:,} records but {len(budgets):,} budgets")
-        return None
-    if person is None:
-        raise InvalidInput("budgets have ids and are matched by id; give person=, the id of each record's owner")
-    if keyed_ids is None:
-        return applied(keyed_ids, person, "list of budgets", records)[1]  # raises: there is nothing to match
-    owner = keyed_ids.units(texts_of(ids_of(person, records)))
-    if strange := int((owner < 0).sum()):
-        _log.warning("%d records of people who are not in the budgets are left out", strange)
-    return owner
 
 
 def _local_plan(budgets: Budgets, owner: AnyArray | None, offer: Offer, book: Book, at_most: float | None) -> Plan:
@@ -389,15 +345,3 @@ def _with_rates(plan: Plan, rates: FloatArray) -> Plan:
         capped=rate == 1.0,
     )
     return replace(plan, levels=table, level_of=level_of.ravel())
-
-
-def whose_records(dataset: Dataset[Any], budgets: Budgets) -> str:
-    """A fingerprint of the records and budgets that a book belongs to."""
-    if budgets.person is not None:  # the same people, whatever rows they have (rule 13: people, not rows)
-        first = budgets.first_record
-        each = (texts_of(budgets.person[first]), budgets.epsilon[first].tolist(), budgets.delta[first].tolist())
-        return "by id" + digest_of(sorted(zip(*each, strict=True)))
-    # Of files the number alone: a record that can be read today and not tomorrow must not decide about joining.
-    tensors = type(dataset) is TensorDataset
-    records = fingerprint(dataset) if tensors else f"{len(dataset)} files"  # type: ignore[arg-type]
-    return records + digest_of_arrays(budgets.epsilon, budgets.delta, np.asarray(budgets.owner))

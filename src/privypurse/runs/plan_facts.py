@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from privypurse._totals import NOT_KEPT
 from privypurse.plans import Plan, Promise
 from privypurse.runs.public_choices import PublicChoices
 
+CHARGED = "Everybody in the plan is charged in a ledger."
 SEEDED = "This run was seeded, so its noise can be repeated and taken off: a test, NOT private."
 
 _SHARED = (
     "Of every ε and δ this share went to ranges.json, the ends and categories of columns, before training; the plan, "
     "and every ε that is said of training, has the rest. Both together keep what each person granted."
 )
+
+
+def who_is_charged(under_ledger: bool) -> str:
+    """What a training run's lists of files say of it."""
+    return CHARGED if under_ledger else NOT_KEPT
 
 
 def facts_of_plan(plan: Plan, seeded: bool) -> dict[str, Any]:

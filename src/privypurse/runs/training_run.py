@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from privypurse._totals import NOT_KEPT
 from privypurse.accounting import Progress
 from privypurse.arrays import FloatArray
 from privypurse.budgets.person_ids import Seal
@@ -32,7 +31,7 @@ from privypurse.runs.measures import MEMBERS, Measured, measure
 from privypurse.runs.metrics import facts_of, figures_by_name, history, metrics_of, spending_lines
 from privypurse.runs.models import model_of, optimizer_of
 from privypurse.runs.objectives import losses_of
-from privypurse.runs.plan_facts import steps_are_public
+from privypurse.runs.plan_facts import steps_are_public, who_is_charged
 from privypurse.runs.planning import plan_of
 from privypurse.runs.predictor import PARAMETERS, add_network
 from privypurse.runs.private_ranges import NAME as RANGES
@@ -49,7 +48,6 @@ from privypurse.training.loop import train
 from privypurse.training.trained import Trained
 from privypurse.training.validation import Validation
 
-_CHARGED = "Everybody in the plan is charged in a ledger."
 _AGAIN = ". Mind that training again spends everyone's ε again"
 
 
@@ -87,7 +85,7 @@ def train_by(
     ready = _prepared(config, certifying, ledger)
     config, records, plan = ready.config, ready.records, ready.plan
     planned(plan, _unread(ready))
-    folder = _begun(config, plan, ready.sealed, begun, ready.ranges, NOT_KEPT if ledger is None else _CHARGED)
+    folder = _begun(config, plan, ready.sealed, begun, ready.ranges, who_is_charged(ledger is not None))
     trained = train(
         ready.model,
         ready.optimizer,

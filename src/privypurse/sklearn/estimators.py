@@ -59,8 +59,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
     Attributes
     ----------
-    classes_, n_features_in_, feature_names_in_, network_
-        May be published: the network is what was paid for.
+    classes_, n_features_in_, feature_names_in_, encoder_, network_
+        May be published: the network is what was paid for, and ``encoder_`` holds ``bounds`` and ``categories`` as
+        they were at ``fit``. Arguments that are changed later do not count before the next fit.
     plan_, spent_
         What was planned, and by id what the fit cost at most. Sensitive, and in no pickle.
 
@@ -120,11 +121,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
 
         ``budgets`` are `pp.Budgets`, made with ``person=`` where ``ids`` are given, or an array of one ε for each
         row; without them everybody has ``epsilon``. ``ids`` holds the id of each row's owner: all rows of a person
-        are one unit.
+        are one unit. Without ids each row is a person, also one that is there several times.
         """
         self._begin(more)
         require_same_order("X", X, budgets=budgets, ids=ids)
-        cells, labels = checked(self, X, y, dtype=self._cells)
+        cells, labels = checked(self, X, y, categories=self.categories)
         check_classification_targets(labels)
         labels = _plain(labels)
         self.classes_ = self._known(labels)
@@ -199,8 +200,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """Linear regression, or with ``hidden`` a network of fully connected layers, within everybody's own ε.
 
     All that `PrivateClassifier` says holds here too, with ``target_bounds`` in place of ``classes``: the public range
-    (low, high) of what is predicted. Targets beyond an end count as that end, and predictions lie between them. The
-    loss is the squared error on the range's scale. `score` is R².
+    (low, high) of what is predicted. Targets beyond an end count as that end, and predictions lie between them; the
+    range of the last fit is ``target_range_``. The loss is the squared error on the range's scale. `score` is R².
     """
 
     def __init__(
@@ -252,8 +253,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """As that of `PrivateClassifier`, with numbers for y."""
         self._begin(more)
         require_same_order("X", X, budgets=budgets, ids=ids)
-        ends = self._range()
-        cells, numbers = checked(self, X, y, dtype=self._cells)
+        self.target_range_ = ends = self._range()
+        cells, numbers = checked(self, X, y, categories=self.categories)
         target = torch.as_tensor(ends.scaled(targets(numbers)).astype(np.float32))
         self._fit(cells, target, 1, networks.squared_error, budgets, ids)
         return self
@@ -261,7 +262,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> FloatArray:
         """For each record a number of the range."""
         outputs = self._outputs(X)
-        return self._range().unscaled(outputs[:, 0])
+        return self.target_range_.unscaled(outputs[:, 0])
 
     def _range(self) -> Range:
         if self.target_bounds is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.frozen import FrozenEstimator
@@ -15,6 +16,7 @@ from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils import get_tags
 
+from privypurse.arrays import AnyArray
 from privypurse.sklearn.public_encoder import PublicEncoder
 from privypurse.sklearn.said import FittedStep
 
@@ -31,7 +33,7 @@ def warn_of_fitted_steps(estimator: Any) -> None:
     elsewhere, or calls from another process, and what a function of a FunctionTransformer does, is not seen.
     """
     before, around = [], []
-    for caller in _callers(estimator):
+    for caller, _ in _callers(estimator):
         if isinstance(caller, Pipeline):
             before += list(_learning(caller.steps[:-1]))
         elif not isinstance(caller, _FIT_ONLY) and not _public(caller):
@@ -49,8 +51,37 @@ def warn_of_fitted_steps(estimator: Any) -> None:
         )
 
 
-def _callers(estimator: Any) -> list[Any]:
-    """Other estimators whose methods are running, from the inside out; of pipelines those that end in the former."""
+def rows_as_given(estimator: Any, cells: AnyArray) -> tuple[AnyArray, list[str] | None]:
+    """The rows before the steps of the pipelines that fit this estimator now, and names of their columns, if any.
+
+    They are ``cells``, which the estimator was given, where there is no such pipeline, where a search or another
+    estimator stands between, or where there are more or fewer of them than a pipeline was given.
+    """
+    X = None
+    for caller, given in _callers(estimator):
+        if isinstance(caller, Pipeline):
+            X = given
+        elif not isinstance(caller, _FIT_ONLY):
+            break
+    try:
+        rows = np.asarray(X)
+    except (ValueError, TypeError):  # what a step makes rows of need be no table
+        rows = np.empty(0)
+    if rows.ndim != 2 or not rows.size or len(rows) != len(cells):
+        return cells, _texts(getattr(estimator, "feature_names_in_", ()))
+    return rows, _texts(getattr(X, "columns", ()))
+
+
+def _texts(names: Iterable[Any]) -> list[str] | None:
+    found = list(names)
+    return found if found and all(isinstance(name, str) for name in found) else None
+
+
+def _callers(estimator: Any) -> Iterator[tuple[Any, Any]]:
+    """Other estimators whose methods are running, each with the X of its method, from the inside out.
+
+    Of pipelines those that end in the former.
+    """
     found: list[Any] = []
     frame, last = sys._getframe(1), estimator
     while frame is not None:
@@ -59,8 +90,8 @@ def _callers(estimator: Any) -> list[Any]:
         if new and (not isinstance(caller, Pipeline) or caller.steps[-1][1] is last):
             found.append(caller)
             last = caller
+            yield caller, frame.f_locals.get("X")
         frame = frame.f_back  # type: ignore[assignment]
-    return found
 
 
 def _learning(steps: Any) -> Iterator[str]:

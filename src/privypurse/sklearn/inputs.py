@@ -28,16 +28,20 @@ _SAID = {
 """How messages of scikit-learn and NumPy that show cells begin, and what is said instead."""
 
 
-def checked(estimator: Any, X: Any, y: Any = _NOTHING, **options: Any) -> Any:
-    """`validate_data`: X, or X and y, as arrays. What is missing or not finite in X may stay so."""
+def checked(estimator: Any, X: Any, y: Any = _NOTHING, *, categories: Any, reset: bool = True) -> Any:
+    """`validate_data`: X, or X and y, as arrays. What is missing or not finite in X may stay so.
+
+    ``categories`` has a key for each column, by name or place, that may hold other than numbers.
+    """
     given = {} if isinstance(y, str) and y == _NOTHING else {"y": y}
-    listed = estimator.categories if isinstance(estimator.categories, Mapping) else {}
+    listed = categories if isinstance(categories, Mapping) else {}
+    kind = None if categories else "numeric"
     if dates := _columns(X, "mM", besides=listed):
         raise InvalidInput(_no_numbers(dates))
     if flags := _columns(X, "b", among=listed):  # beside numbers scikit-learn would make 1.0 of True
         X = X.astype(dict.fromkeys(flags, object))
     try:
-        return validate_data(estimator, X, **given, ensure_all_finite=False, **options)
+        return validate_data(estimator, X, **given, reset=reset, dtype=kind, ensure_all_finite=False)
     except (ValueError, TypeError) as error:
         text = [name for name in _columns(X, "OUT", besides=listed) if _no_number(X[name])]
         raise without_cells(error, text) from None

@@ -21,7 +21,7 @@ from privypurse.errors import InvalidInput, PrivyPurseWarning
 from privypurse.plans import Plan
 from privypurse.sklearn import fits_before
 from privypurse.sklearn.budgets_of_rows import budgets_of_rows
-from privypurse.sklearn.fitted_steps import warn_of_fitted_steps
+from privypurse.sklearn.fitted_steps import rows_as_given, warn_of_fitted_steps
 from privypurse.sklearn.inputs import checked
 from privypurse.sklearn.networks import network, weights
 from privypurse.sklearn.public_encoder import PublicEncoder
@@ -56,6 +56,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     categories: Any
     random_state: Any
     plan_: Plan
+    encoder_: PublicEncoder
     network_: torch.nn.Module
 
     @property
@@ -91,19 +92,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _features(self, X: Any) -> FloatArray:
         """X as the network takes it, once fitted."""
         check_is_fitted(self, "network_")
-        cells = checked(self, X, reset=False, dtype=self._cells)
-        return self._encoder()._encoded(cells)
-
-    @property
-    def _cells(self) -> str | None:
-        return None if self.categories else "numeric"
+        return self.encoder_._encoded(checked(self, X, categories=self.encoder_._listed, reset=False))
 
     def _encoder(self) -> PublicEncoder:
-        made = PublicEncoder(self.bounds, self.categories)
+        """By the arguments as they are now, which the caller may change later."""
+        made = PublicEncoder(copy.deepcopy(self.bounds), copy.deepcopy(self.categories))
         made.n_features_in_ = self.n_features_in_
         if hasattr(self, "feature_names_in_"):
             made.feature_names_in_ = self.feature_names_in_
-        return made
+        return made._settled()
 
     def _outputs(self, X: Any) -> FloatArray:
         """float64[n, outputs]."""
@@ -125,7 +122,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, cells: AnyArray, target: torch.Tensor, outputs: int, loss: Loss, budgets: Any, ids: Any) -> None:
         """Plan, count or charge, train: ``cells`` are checked, ``target`` is a number or a class for each row."""
-        features = self._encoder()._encoded(cells)
+        self.encoder_ = self._encoder()
+        features = self.encoder_._encoded(cells)
         purses = budgets_of_rows(budgets, ids, len(features), self.epsilon, self.delta)
         seed = self._seed()
         warn_of_fitted_steps(self)
@@ -134,7 +132,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         optimizer = self._optimizer(net, made)
         self.plan_ = made.for_records(ids)
         if self.ledger is None and seed is None:
-            fits_before.count(self.plan_, features if self.categories else cells, ids, stacklevel=4)
+            fits_before.count(self.plan_, *rows_as_given(self, cells), ids, stacklevel=4)
         train(
             net,
             optimizer,

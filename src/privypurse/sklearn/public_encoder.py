@@ -24,9 +24,11 @@ class PublicEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     the middle of the range, 0 where there are no bounds, a category of its own; with ``add_indicator`` a column of
     its own says where a number with bounds was missing.
 
-    Guarantee: each row of `transform` follows from that row and the arguments alone. So ranges and lists must be
-    public: one that was read off the data tells about the people in it.
+    Guarantee: each row of `transform` follows from that row and the arguments, as they were at `fit`, alone. So
+    ranges and lists must be public: one that was read off the data tells about the people in it.
     """
+
+    encodings_: dict[int, Range | Categories]
 
     def __init__(self, bounds: Any = None, categories: Any = None, add_indicator: bool = False) -> None:
         self.bounds = bounds
@@ -35,24 +37,23 @@ class PublicEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Notes how many columns there are, and their names; the arguments have to fit them."""
-        checked(self, X, dtype=None if self.categories else "numeric")
-        self._encodings()
-        return self
+        checked(self, X, categories=self.categories)
+        return self._settled()
 
     def transform(self, X: Any) -> FloatArray:
         """float64[n, d]."""
-        check_is_fitted(self, "n_features_in_")
-        return self._encoded(checked(self, X, reset=False, dtype=None if self.categories else "numeric"))
+        check_is_fitted(self, "encodings_")
+        return self._encoded(checked(self, X, categories=self._listed, reset=False))
 
     def get_feature_names_out(self, input_features: Any = None) -> AnyArray:
         """A name for each column of `transform`."""
-        check_is_fitted(self, "n_features_in_")
+        check_is_fitted(self, "encodings_")
         names = self._names() if input_features is None else [str(name) for name in input_features]
         if len(names) != self.n_features_in_:
             raise InvalidInput(f"input_features has {len(names)} names; there are {self.n_features_in_} columns")
-        encodings = self._encodings()
         return np.array(
-            [each for place, name in enumerate(names) for each in _names_of(encodings.get(place), name)], dtype=object
+            [each for place, name in enumerate(names) for each in _names_of(self.encodings_.get(place), name)],
+            dtype=object,
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -67,6 +68,16 @@ class PublicEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return (
             [f"x{place}" for place in range(self.n_features_in_)] if names is None else [str(name) for name in names]
         )
+
+    def _settled(self) -> Self:
+        """With the arguments as they are now: later changes of these do not count before the next `fit`."""
+        self.encodings_ = self._encodings()
+        return self
+
+    @property
+    def _listed(self) -> dict[int, Categories]:
+        """The columns of categories, by place, as of the last `fit`."""
+        return {place: how for place, how in self.encodings_.items() if isinstance(how, Categories)}
 
     def _encodings(self) -> dict[int, Range | Categories]:
         """For each column, by its place, how it is encoded; none for one that stays as it is."""
@@ -113,9 +124,8 @@ class PublicEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _encoded(self, cells: AnyArray) -> FloatArray:
         """float64[n, d], column after column."""
-        encodings = self._encodings()
         names = getattr(self, "feature_names_in_", [None] * cells.shape[1])
-        parts = [self._column(cells[:, place], encodings.get(place), name) for place, name in enumerate(names)]
+        parts = [self._column(cells[:, place], self.encodings_.get(place), name) for place, name in enumerate(names)]
         return np.concatenate(parts, axis=1)
 
     def _column(self, cells: AnyArray, how: Range | Categories | None, name: str | None) -> FloatArray:

@@ -24,6 +24,7 @@ from privypurse.runs.folder import RunFolder
 from privypurse.runs.models import model_of
 from privypurse.runs.predictor import add_network
 from privypurse.runs.training_run import add_model
+from privypurse.runs.verification.file_forms import is_onnx, is_pt2
 
 pytestmark = pytest.mark.needs("onnx")
 ROOT = Path(__file__).parents[3]
@@ -120,6 +121,24 @@ def test_equal_answers_without_privypurse_and_torch(tmp_path, monkeypatch, capsy
         inputs = torch.as_tensor(loaded.encoder.encode(ODD)[:rows])
         assert np.abs(program(inputs).detach().numpy() - expected[:rows]).max() <= 1e-5 * scale
     require_clean(tmp_path / "run")
+
+
+def test_what_is_exported_has_its_form(tmp_path, capsys, monkeypatch):
+    """By which verify tells it from another file; a longer, a shorter and one of the other format have not."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "run", TARGETS["classes"])
+    assert "public" in done(capsys, "export run")
+    onnx, pt2 = Path("run/export.onnx"), Path("run/export.pt2")
+    assert (is_onnx(onnx), is_pt2(pt2)) == (True, True)
+    assert not is_onnx(pt2)
+    assert not is_pt2(onnx)
+    assert not is_pt2(Path("run/model.pt"))
+    for content in (b"", onnx.read_bytes()[:-1], onnx.read_bytes() + b"age,person", b"{" + onnx.read_bytes()):
+        Path("other").write_bytes(content)
+        assert not is_onnx(Path("other"))
+    for content in (b"", pt2.read_bytes()[:-100], b"age,person" + pt2.read_bytes()):
+        Path("other").write_bytes(content)
+        assert not is_pt2(Path("other"))
 
 
 def test_a_column_that_is_missing_is_named_without_privypurse_too(tmp_path):

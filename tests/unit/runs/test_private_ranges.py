@@ -22,6 +22,7 @@ from privypurse.runs.column_sections import encoding
 from privypurse.runs.config import parse_config
 from privypurse.runs.folder import RunFolder
 from privypurse.runs.held_out import HeldOut
+from privypurse.runs.plan_facts import who_is_charged
 from privypurse.runs.planning import granted, plan_of
 from privypurse.runs.private_ranges import with_ranges
 from privypurse.runs.training_run import train_by
@@ -101,6 +102,26 @@ def test_a_run_finds_what_many_have_and_says_what_it_cost():
     assert facts["private_ranges"]["share"] == 0.25
     assert done.plan.levels.epsilon.tolist() == [15.0, 30.0]
     assert pp.verify("privypurse-run", table="people.csv").sound
+
+
+@pytest.mark.parametrize(
+    ("edit", "seen"),
+    [
+        (lambda told: told.update(people=[7]), {"public files"}),
+        (lambda told: told.update(about="Found by hand."), {"public files"}),
+        (lambda told: told.update(share=0.01), {"what is shown"}),
+        (lambda told: told["ranges"].update(age=[0.0, 90.0]), {"what is shown"}),
+        (lambda told: told["ranges"].update(pay=[20_017.0, 59_998.0]), {"what is shown", "configuration"}),
+    ],
+    ids=["more", "words", "share", "column", "ends of the rows"],
+)
+def test_ranges_that_nobody_was_asked_for_do_not_verify(edit, seen):
+    train_by(edited())
+    folder = RunFolder.open("privypurse-run")
+    told = json.loads(Path("privypurse-run/ranges.json").read_text("utf-8"))
+    edit(told)
+    folder.add_json("ranges.json", told, public=True)
+    assert {each.what for each in pp.verify("privypurse-run").of("does not fit")} == seen
 
 
 def overdrawn(config):
@@ -263,6 +284,11 @@ def test_under_a_ledger_question_and_training_are_entries_of_their_own():
     facts = json.loads(Path("privypurse-run/facts.json").read_text("utf-8"))
     assert facts["at_most"] == 0.4  # of question and training
     assert pp.verify("privypurse-run", ledger=ledger).sound
+    for name in ("run.json", "public.json"):
+        listing = json.loads(Path("privypurse-run", name).read_text("utf-8"))
+        Path("privypurse-run", name).write_text(json.dumps({**listing, "charged": who_is_charged(False)}), "utf-8")
+    (found,) = pp.verify("privypurse-run", ledger=ledger).of("does not fit")
+    assert all(name in found.said for name in ("plan.json", "facts.json", "ledger.json"))
 
 
 def test_what_a_ledger_cannot_charge_is_refused():

@@ -15,6 +15,7 @@ from privypurse import cli
 from privypurse._storage import digest_of
 from privypurse.plans import file as planfile
 from privypurse.runs.config import parse_config
+from privypurse.runs.private_ranges import Released
 from privypurse.runs.training_run import train_by
 from privypurse.runs.verification.findings import BEYOND, Verdict
 
@@ -288,6 +289,57 @@ def test_a_lie_in_facts_and_metrics_alike_is_seen(home, lie):
         write(name, {**read(name), **lie})
     mended()
     assert wrong() == {"facts"}
+
+
+CHARGED = "Everybody in the plan is charged in a ledger."
+
+
+def charged(said):
+    for name in ("run.json", "public.json"):
+        write(name, {**read(name), "charged": said})
+
+
+@pytest.mark.parametrize("said", [CHARGED, "The auditor's ledger charges everybody."])
+def test_lists_that_both_lie_about_who_is_charged_are_seen(home, said):
+    """By the plan, by facts.json and by the ledger.json that is not there; facts.json is enough."""
+    charged(said)
+    assert wrong() == {"facts"}
+    (found,) = pp.verify(RUN).of("does not fit")
+    assert all(name in found.said for name in ("plan.json", "facts.json", "ledger.json")) == (said == CHARGED)
+    for each in Path(RUN).iterdir():
+        if each.name not in ("public.json", *read("public.json")["files"]):
+            each.unlink()
+    assert wrong() == {"facts"}
+    charged_of_public = {**read("public.json"), "charged": ""}  # as of an earlier release
+    write("public.json", charged_of_public)
+    assert wrong() == set()
+
+
+def published(source, name):
+    """An internal file under a name that runs show, listed as public."""
+    shutil.copy(RUN / source, RUN / name)
+    for each in ("run.json", "public.json"):
+        listing = read(each)
+        listing["files"][name] = {"public": True, "sha256": ""}
+        write(each, listing)
+    mended()
+
+
+@pytest.mark.parametrize("source", ["metrics.json", "spending.csv", "fingerprint.key"])
+@pytest.mark.parametrize(
+    "name", ["export.onnx", "export.pt2", "curves.svg", "ranges.json", "answer.json", "terms.json"]
+)
+def test_an_internal_file_by_a_name_that_runs_show_is_seen(home, name, source):
+    published(source, name)
+    assert "public files" in wrong()
+    assert any(name in each.said for each in pp.verify(RUN).of("does not fit"))
+
+
+def test_ranges_are_shown_where_the_configuration_asked_for_them(home):
+    released = Released(0.1, {"age": (0.0, 50.0)}, {})
+    (home / "made.json").write_text(json.dumps(released.to_json()), encoding="utf-8")
+    published("../made.json", "ranges.json")
+    assert wrong() == {"what is shown"}
 
 
 def test_a_public_list_of_another_command_is_seen(home):

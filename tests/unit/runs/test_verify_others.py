@@ -1,5 +1,6 @@
 """Federations and answers are looked at again: rates and noise are priced anew, whatever the accounts say."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -56,6 +57,17 @@ def test_an_account_that_was_edited_does_not_fit_the_terms(tmp_path, changed, se
 
 def test_terms_that_were_edited_do_not_fit_the_accounts(tmp_path):
     assert wrong(federation(tmp_path, replace(TERMS, noise_multiplier=7.0))) == {"certified ε", "spending"}
+
+
+def test_a_federation_and_an_answer_do_not_say_that_a_ledger_charges(tmp_path):
+    federation(tmp_path / "federation")
+    answered(tmp_path / "answer", {"question": "count"})
+    for folder in (tmp_path / "federation", tmp_path / "answer"):
+        assert pp.verify(folder).sound
+        for name in ("run.json", "public.json"):
+            listing = json.loads((folder / name).read_text(encoding="utf-8"))
+            (folder / name).write_text(json.dumps({**listing, "charged": "Everybody is."}), encoding="utf-8")
+        assert wrong(folder) == {"facts"}
 
 
 def test_accounts_without_rates_are_said_to_be_unverifiable(tmp_path):

@@ -1,20 +1,30 @@
 """A second fit on the same people is warned of, with what it adds up to."""
 
 import warnings
+from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
+from sklearn.multioutput import MultiOutputRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures
 
 import privypurse as pp
-from privypurse.sklearn import SpentBefore, fits_before
+from privypurse.sklearn import PublicEncoder, SpentBefore, fits_before
 
 KEYS = np.arange(4, dtype=np.uint64)
 
 
 def spent_before(caught):
     return [str(each.message) for each in caught if each.category is SpentBefore]
+
+
+def keys_of(rows, columns=None):
+    cells = fits_before.mixed_cells(rows)
+    return fits_before.row_keys(cells, range(cells.shape[1]) if columns is None else columns)
 
 
 def test_totals_add_up_by_person():
@@ -29,11 +39,30 @@ def test_totals_add_up_by_person():
 
 def test_rows_are_told_apart():
     rows = np.random.default_rng(0).integers(0, 3, size=(2000, 12)).astype(float)
-    keys = fits_before.row_keys(rows)
+    keys = keys_of(rows)
     assert np.unique(keys).size == np.unique(rows, axis=0).shape[0]
-    assert np.array_equal(fits_before.row_keys(rows[::-1]), keys[::-1])
-    assert fits_before.row_keys(np.array([[0.0, 1.0]])) == fits_before.row_keys(np.array([[-0.0, 1.0]]))
-    assert fits_before.row_keys(np.array([[1.0, 2.0]])) != fits_before.row_keys(np.array([[2.0, 1.0]]))
+    assert np.array_equal(keys_of(rows[::-1]), keys[::-1])
+    assert keys_of(np.array([[0.0, 1.0]])) == keys_of(np.array([[-0.0, 1.0]]))
+    assert keys_of(np.array([[1.0, 2.0]])) != keys_of(np.array([[2.0, 1.0]]))
+    texts = rows.astype(int).astype(str).astype(object)
+    texts[:, 3] = [f"plan {cell}" for cell in texts[:, 3]]
+    assert np.unique(keys_of(texts)).size == np.unique(keys).size
+    assert not np.isin(keys_of(texts), keys).any()
+
+
+def test_a_row_is_known_by_its_cells_whatever_their_type():
+    rows = np.array([[18.0, 1.0, np.nan], [2.5, 0.0, -1.0]])
+    others = (
+        rows.astype(np.float32),
+        rows.tolist(),
+        [["18", True, None], ["2.50 ", False, -1]],
+        [[18, True, pd.NA], [2.5, np.False_, Decimal(-1)]],
+        pd.DataFrame(rows, columns=list("abc")).astype({"b": "int8", "c": "Int64"}),
+    )
+    for other in others:
+        assert np.array_equal(keys_of(np.asarray(other)), keys_of(rows))
+    assert np.array_equal(keys_of(rows[:, [2, 0, 1]], "cab"), keys_of(rows, "abc"))
+    assert not np.isin(keys_of(rows, "abd"), keys_of(rows, "abc")).any()
 
 
 def test_a_second_fit_says_what_was_spent_by_then(table, classifier):
@@ -85,6 +114,86 @@ def test_a_search_does_not_take_budgets_by_number_that_are_by_id(table, classifi
     search = GridSearchCV(classifier.set_params(epsilon=None), {"learning_rate": [0.1]}, cv=2, error_score="raise")
     with pytest.raises(pp.InvalidInput, match="budgets is a list"):
         search.fit(X, y, ids=ids, budgets=dict.fromkeys(range(48), 1.0))
+
+
+PLANS = ["a", "b"]
+
+
+def mixed(rows):
+    """Numbers and a text."""
+    return pd.DataFrame({"age": 50 + 30 * rows[:, 0], "plan": np.where(rows[:, 1] > 0, *PLANS)})
+
+
+def fits_counted(fits):
+    """How many fits of one person are said, by the last warning."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for estimator, *given in fits:
+            clone(estimator).fit(*given)
+    said = spent_before(caught)
+    assert len(said) == len(fits) - 1
+    return said[-1]
+
+
+def test_rows_are_known_by_their_cells_whatever_is_made_of_them(table, classifier):
+    """Other ranges, lists, types of numbers and orders of columns are the same people's."""
+    X, y, _ = table
+    frame = mixed(X)
+    given = {"bounds": {"age": (0, 100)}, "categories": {"plan": PLANS}}
+    others = (
+        ({}, frame.astype({"age": np.float32})),
+        ({"bounds": {"age": (0, 90)}}, frame.astype({"plan": "category"})),
+        ({"categories": {"plan": ["b", "c"]}}, frame[["plan", "age"]]),
+        ({"categories": {1: PLANS}, "bounds": None}, frame.to_numpy()),
+    )
+    fits = [(classifier.set_params(**given), frame, y)]
+    fits += [(clone(classifier).set_params(**(given | changed)), rows, y) for changed, rows in others]
+    assert "5 fits cost" in fits_counted(fits)
+
+
+def test_rows_before_a_pipelines_steps_are_known(table, classifier, regressor):
+    X, y, numbers = table
+    frame = mixed(X)
+
+    def encoder(top, out="default"):
+        return PublicEncoder({"age": (0, top)}, {"plan": PLANS}).set_output(transform=out)
+
+    nested = make_pipeline(FunctionTransformer(), make_pipeline(encoder(91), PolynomialFeatures(2), classifier))
+    fits = [
+        (make_pipeline(encoder(90), classifier), frame, y),
+        (nested, frame, y),
+        (make_pipeline(encoder(92, "pandas"), classifier), frame, y),
+        (clone(classifier).set_params(bounds={"age": (0, 93)}, categories={"plan": PLANS}), frame, y),
+        (make_pipeline(encoder(94), MultiOutputRegressor(regressor)), frame, numbers[:, None]),
+    ]
+    assert "5 fits cost" in fits_counted(fits)
+
+
+def test_rows_that_a_search_in_a_pipeline_cuts_are_known_as_it_gives_them(table, classifier):
+    """It gives some of those of the pipeline, and nobody can say which."""
+    X, y, _ = table
+    search = GridSearchCV(classifier, {"clip_norm": [1.0, 2.0]}, cv=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_pipeline(FunctionTransformer(lambda rows: 2 * rows), search).fit(X, y)
+    assert "3 fits cost" in spent_before(caught)[-1]
+
+
+def test_a_pipeline_whose_step_takes_rows_away_counts_those_that_are_left(table, classifier):
+    X, y, _ = table
+
+    class Halves(FunctionTransformer):
+        def fit_transform(self, X, y=None, **more):
+            return np.asarray(X)[:24]
+
+    class Fewer(type(classifier)):
+        __init__ = type(classifier).__init__
+
+        def fit(self, X, y, **more):
+            return super().fit(X, y[:24], **more)
+
+    fewer = Fewer(**classifier.get_params())
+    assert "2 fits cost" in fits_counted([(classifier, X[:24], y[:24]), (make_pipeline(Halves(), fewer), X, y)])
 
 
 @pytest.mark.filterwarnings("ignore:seed=:privypurse.PrivyPurseWarning")

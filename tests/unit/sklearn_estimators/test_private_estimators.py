@@ -290,6 +290,40 @@ def test_a_pickle_can_be_handed_on(table, classifier):
         _ = again.spent_
 
 
+@pytest.mark.parametrize("kind", ["classifier", "regressor", "encoder"])
+def test_what_is_fitted_follows_no_arguments_that_are_changed_later(table, classifier, regressor, kind):
+    """Neither by `set_params` nor in a dictionary that the caller has kept; a clone and the next fit do."""
+    estimator = {"classifier": classifier, "regressor": regressor, "encoder": PublicEncoder()}[kind]
+    X, labels, numbers = table
+    frame = pd.DataFrame({"a": X[:, 0], "d": np.where(X[:, 1] > 0, "red", "blue")})
+    given = {"bounds": {"a": [-1, 1]}, "categories": {"d": ["red", "blue"]}}
+    seed = {} if kind == "encoder" else {"random_state": 0}
+
+    def outputs(fitted):
+        if kind == "encoder":
+            return np.c_[fitted.transform(frame), [len(fitted.get_feature_names_out())] * 48].tolist()
+        return (fitted.predict_proba if kind == "classifier" else fitted.predict)(frame).tolist()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pp.PrivyPurseWarning)
+        estimator.set_params(**given, **seed).fit(frame, labels if kind == "classifier" else numbers)
+        before = outputs(estimator)
+        given["bounds"]["a"][1] = 50
+        given["categories"]["d"].reverse()
+        assert outputs(estimator) == before
+        estimator.set_params(bounds=None, categories=None)
+        assert outputs(estimator) == before
+        if kind == "regressor":
+            estimator.set_params(target_bounds=(0, 1))
+            assert outputs(estimator) == before
+            estimator.set_params(target_bounds=None)
+        assert outputs(estimator) == outputs(pickle.loads(pickle.dumps(estimator))) == before
+        assert vars(clone(estimator)).keys() == estimator.get_params().keys()
+        again = {"bounds": {"a": (-1, 9)}, "categories": {"d": ["red"]}}
+        estimator.set_params(**again, **({"target_bounds": (-12, 20)} if kind == "regressor" else {}))
+        assert outputs(estimator.fit(frame, labels if kind == "classifier" else numbers)) != before
+
+
 def test_frames_are_known_by_their_columns(table, classifier):
     X, y, _ = table
     frame = pd.DataFrame(X, columns=["a", "b", "c"])

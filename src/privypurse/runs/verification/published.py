@@ -1,34 +1,68 @@
-"""What a run shows to others: which of its files, and whether they say what the configuration asks for."""
+"""What a run shows to others: which of its files, and whether these are what they are called and asked for."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
+from privypurse.arrays import FloatArray
 from privypurse.datasets.encoder import Encoder
 from privypurse.errors import InvalidInput
+from privypurse.plans import Plan
+from privypurse.queries.ranges import outer_grid
 from privypurse.runs.config import RunConfig, Table
+from privypurse.runs.estimated_columns import EstimatedCategories, EstimatedRange
 from privypurse.runs.export import ONNX, PT2
-from privypurse.runs.folder import RunFolder
+from privypurse.runs.folder import PUBLIC_LIST, RunFolder
 from privypurse.runs.measures import SHOWN
+from privypurse.runs.plan_facts import who_is_charged
 from privypurse.runs.predictor import ENCODER, NETWORK, PARAMETERS
 from privypurse.runs.private_ranges import NAME as RANGES
 from privypurse.runs.private_ranges import Released, settled
+from privypurse.runs.verification.file_forms import is_onnx, is_pt2, is_svg
 from privypurse.runs.verification.findings import Finding, compared, fits, left_open
 
-_OF_TEST = ("test.json", "curves.svg")
-PUBLISHED = (PARAMETERS, NETWORK, ENCODER, RANGES, ONNX, PT2, "facts.json", *_OF_TEST, "terms.json", "answer.json")
-"""Every file that some run may show. All else follows from people without having been paid for (rule 6)."""
+_CURVES = "curves.svg"
+_OF_TEST = ("test.json", _CURVES)
+_OF_MODEL = (PARAMETERS, NETWORK, ENCODER, ONNX, PT2, "facts.json")
+PUBLISHED = {
+    "train": (*_OF_MODEL, RANGES, *_OF_TEST),
+    "demo": _OF_MODEL,
+    "federate": ("terms.json", "facts.json"),
+    "query": ("answer.json",),
+}
+"""By what wrote a run, every file that it may show. All else follows from people, who did not pay for it (rule 6)."""
+_ROUNDING = 1e-9
 
 
 def strangers(folder: RunFolder) -> Iterator[str]:
-    """Files that are listed as public, and that no run publishes."""
-    for name, file in folder.files.items():
-        if file.public and name not in PUBLISHED:
-            yield f"{name} is listed as public, and follows from people: no run shows such a file"
+    """Files that are listed as public, and that no such run publishes, or not in this form."""
+    if folder.command not in PUBLISHED:
+        return
+    for name in (name for name, file in folder.files.items() if file.public):
+        path = folder.path / name
+        if name not in PUBLISHED[folder.command]:
+            yield f"{name} is listed as public, and follows from people: no such run shows a file of that name"
+        elif name in _FORMS and path.is_file() and not _FORMS[name](path):
+            yield f"{name} is listed as public, and has not the form of what its name says"
+
+
+def _is_ranges(file: Path) -> bool:
+    """Whether nothing is in it but what people were asked for."""
+    try:
+        told = json.loads(file.read_text("utf-8"))
+        return bool(Released.from_json(told).to_json() == told)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+_FORMS = {ONNX: is_onnx, PT2: is_pt2, _CURVES: is_svg, RANGES: _is_ranges}
+"""Of files whose content the configuration does not say: how one is told from another file under their name."""
 
 
 def shown_wrongly(folder: RunFolder, config: RunConfig | None, seeded: bool) -> Iterator[str]:
@@ -38,6 +72,52 @@ def shown_wrongly(folder: RunFolder, config: RunConfig | None, seeded: bool) -> 
             yield f"{name} is listed as public, and whoever knows the seed can take its noise off"
         elif file.public and name in _OF_TEST and config is not None and _measured(config) not in SHOWN:
             yield f"{name} is listed as public, and was measured on people who were not charged"
+        elif file.public and name == RANGES and config is not None:
+            yield from _other_ranges(folder, config)
+
+
+def _other_ranges(folder: RunFolder, config: RunConfig) -> Iterator[str]:
+    """ranges.json tells of what the configuration has asked for, and of nothing else."""
+    if config.private_ranges is None or not isinstance(config.data, Table):
+        yield f"{RANGES} is listed as public, and the configuration has nothing estimated"
+        return
+    told, asked = Released.from_json(_content(folder, RANGES) or {}), config.data.estimated
+    if told.share != config.private_ranges.share:
+        yield f"{RANGES} says share = {told.share}, the configuration {config.private_ranges.share}"
+    for which, kind in ((told.ranges, EstimatedRange), (told.categories, EstimatedCategories)):
+        if set(which) != {name for name, how in asked.items() if isinstance(how, kind)}:
+            yield f"{RANGES} tells of other columns than the configuration has estimated"
+    for name, (low, high) in told.ranges.items():
+        how = asked.get(name)
+        if isinstance(how, EstimatedRange) and not _on_grid((low, high), outer_grid(*how.within)):
+            yield f"{RANGES} has an end of {name!r} that is none of the grid on which it was asked for"
+
+
+def _on_grid(ends: tuple[float, float], grid: FloatArray) -> bool:
+    """Up to how another machine rounds."""
+    near = np.isclose(np.asarray(ends)[:, None], grid, rtol=_ROUNDING, atol=_ROUNDING * np.abs(grid).max())
+    return bool(near.any(axis=1).all())
+
+
+def charged_otherwise(folder: RunFolder, facts: Mapping[str, Any], plan: Plan | None, seeded: bool) -> Iterator[str]:
+    """Whether the lists of a training run's files say that a ledger charges its people, and no file does; or not.
+
+    Lists of earlier releases say nothing. A seeded run may go without the ledger of its plan.
+    """
+    if not folder.charged:
+        return
+    if folder.charged not in (who_is_charged(True), who_is_charged(False)):
+        yield f"{PUBLIC_LIST} says of who is charged what no run says: {folder.charged!r}"
+        return
+    said = folder.charged == who_is_charged(True)
+    found = {} if plan is None else {"plan.json": plan.ledger is not None}
+    found |= {"facts.json": bool(facts["under_ledger"])} if "under_ledger" in facts else {}
+    if PARAMETERS in folder.files and any(not file.public for file in folder.files.values()):  # it came to its end
+        found["ledger.json"] = "ledger.json" in folder.files
+    for name, under_ledger in found.items():
+        if under_ledger != said and not (seeded and under_ledger and name != "ledger.json"):
+            which = "a ledger" if under_ledger else "no ledger"
+            yield f"{PUBLIC_LIST} says: {folder.charged.partition(',')[0]}; by {name} there is {which}"
 
 
 def other_network(folder: RunFolder, config: RunConfig) -> Iterator[str]:

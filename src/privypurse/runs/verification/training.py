@@ -18,7 +18,7 @@ from privypurse.runs.plan_facts import SEEDED, facts_of_choices, facts_of_plan, 
 from privypurse.runs.public_choices import PublicChoices
 from privypurse.runs.verification.findings import Finding, compared, fits, left_open, wrong
 from privypurse.runs.verification.people import of_grants, of_spending
-from privypurse.runs.verification.published import of_test, other_network, shown_wrongly
+from privypurse.runs.verification.published import charged_otherwise, of_test, other_network, shown_wrongly
 
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
@@ -43,6 +43,9 @@ def of_training(folder: RunFolder, beside: Beside) -> Iterator[Finding]:
     """Everything that follows from the plan is worked out again, and compared with what the run wrote."""
     if "plan.json" not in folder.files:
         yield _without_plan(folder)
+        facts = _content(folder, "facts.json") if "facts.json" in folder.files else {}
+        if differences := list(charged_otherwise(folder, facts, None, facts.get("promise") == SEEDED)):
+            yield compared("facts", differences, "")
         return
     try:
         plan = Plan.load(folder.path / "plan.json")
@@ -69,9 +72,11 @@ def of_training(folder: RunFolder, beside: Beside) -> Iterator[Finding]:
         yield of_test(folder, config, metrics)
         yield compared("levels", list(_from_levels(plan, metrics, seeded)), "metrics.json says what is found anew")
         yield _steps(plan, metrics)
-    yield compared(
-        "facts", list(_from_facts(plan, read, config, folder.begun, seeded)), "they say what the plan says"
-    )
+    others = [
+        *_from_facts(plan, read, config, folder.begun, seeded),
+        *charged_otherwise(folder, read.get("facts.json", {}), plan, seeded),
+    ]
+    yield compared("facts", others, "they say what the plan says")
     yield _journal(plan, metrics, config, beside.checkpoint)
     if "spending.csv" in folder.files:
         yield from of_spending(folder.path / "spending.csv", plan)

@@ -107,6 +107,8 @@ def _claims(folder: RunFolder, beside: Beside) -> Iterator[Finding]:
             "claims", f"written by {folder.command!r}; this release knows {', '.join(kinds)}, and no such run"
         )
         return
+    if folder.charged and folder.command != "train":
+        yield wrong("facts", f"{PUBLIC_LIST} says who is charged: {folder.charged!r}; of such a run it says nothing")
     try:
         yield from kinds[folder.command](folder, beside)
     except (InvalidInput, OSError, ValueError, KeyError, TypeError, LookupError) as error:
