@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -126,6 +127,26 @@ def refuse_trainer(trainer: Any) -> None:
     measured = trainer.eval_dataset
     for each in measured.values() if isinstance(measured, dict) else [measured]:
         refuse_training_data(each, trainer.train_dataset)  # now, not when steps were taken
+
+
+def refuse_scheduler(trainer: Any) -> None:
+    """Raise if the learning rate is to go by figures that are hidden, or by one that nobody named."""
+    scheduler, args = trainer.lr_scheduler, trainer.args
+    if not goes_by_figures(scheduler):
+        return
+    name = type(scheduler).__name__
+    trainer._told.refuse_choice("the scheduler", name)
+    if args.metric_for_best_model is None and args.eval_strategy != "no":
+        raise InvalidInput(
+            f"the scheduler is {name!r}, which goes by a figure on evaluation data, and none is named: "
+            'TrainingArguments(…, metric_for_best_model="loss")'
+        )
+
+
+def goes_by_figures(scheduler: Any) -> bool:
+    """Whether each step of a scheduler has to be told a figure, as of ReduceLROnPlateau and GreedyLR."""
+    asked = inspect.signature(scheduler.step).parameters.values() if scheduler is not None else ()
+    return any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in asked)
 
 
 def require_labels(batch: dict[str, Any], name: str) -> None:

@@ -6,8 +6,13 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch import Tensor
 
+from privypurse.huggingface.settings import goes_by_figures
+from privypurse.losses import Loss
+from privypurse.training.isolation.loss_fn import require_own_losses
+from privypurse.training.isolation.tracking.states import Rows, state_of
+from privypurse.training.isolation.tracking.structures import untracked
 from privypurse.training.make_private import PrivateLoader, PrivateModel, PrivateOptimizer
 from privypurse.training.other_trainers import require_counted
 
@@ -41,11 +46,20 @@ class Steps:
             assert self._batches is not None
             yield next(self._batches), not self.loader.ends_step
 
+    def ask(self, loss_fn: Loss, output: Any, labels: Any, losses: Tensor) -> None:
+        """Raise if the loss mixes records of a step: asked at the first batches, and at random later ones.
+
+        Nothing is asked of evaluation, nor of what the backward pass refuses: that is not one loss for each record.
+        """
+        one_each = isinstance(state_of(losses), Rows) and losses.dim() == 1 and losses.shape[0] > 1
+        if one_each and self.optimizer._current_batch.run.keys.due("loss_fn"):
+            require_own_losses(loss_fn, untracked(output), untracked(labels), losses.shape[0])
+
     def go_on(self, checkpoint: str, at: int, folder: Path, counted: int, scheduler: Any) -> None:
         """Go on from a checkpoint at that step; the learning rate goes by steps of the plan, lost ones too."""
         mend = "Resume in the output_dir where the checkpoint was made"
         require_counted(checkpoint, at, folder, counted, mend)
-        if not isinstance(scheduler, ReduceLROnPlateau):  # which goes by figures
+        if not goes_by_figures(scheduler):
             for _ in range(counted - getattr(scheduler, "last_epoch", at)):
                 scheduler.step()
 

@@ -14,7 +14,12 @@ from transformers.trainer_utils import TrainOutput
 from privypurse import losses
 from privypurse.errors import InvalidInput
 from privypurse.huggingface.discreet import DiscreetTrainer, public
-from privypurse.huggingface.settings import refuse_settings, refuse_trainer, require_labels
+from privypurse.huggingface.settings import (
+    refuse_scheduler,
+    refuse_settings,
+    refuse_trainer,
+    require_labels,
+)
 from privypurse.huggingface.steps import Steps, last_whole
 from privypurse.plans import Plan
 from privypurse.training.callbacks import OTHERS
@@ -74,12 +79,14 @@ class Trainer(DiscreetTrainer):
         self._planned |= {"ledger": ledger, "purpose": purpose, "seed": seed, "wide_sums": wide_sums}
         super().__init__(plan, told, folder, args, model=model, **options)
         refuse_trainer(self)
+        refuse_scheduler(self)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *arguments: Any, **options: Any) -> TrainOutput:
         """Take the steps that are left. Nobody is told the training loss: it is NaN."""
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_whole(self._folder.parent) or True
         self._resumes = bool(resume_from_checkpoint)
+        refuse_scheduler(self)  # one may have been set since
         try:
             done = super().train(resume_from_checkpoint, *arguments, **options)
         finally:
@@ -138,6 +145,8 @@ class Trainer(DiscreetTrainer):
         labels = given.pop(name)
         outputs = model(**given)
         found = self._loss(outputs, labels)
+        if self._steps is not None:
+            self._steps.ask(self._loss, outputs, labels, found)
         return (found, outputs) if return_outputs else found
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:

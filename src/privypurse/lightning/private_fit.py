@@ -18,8 +18,10 @@ from privypurse.errors import InvalidInput, PlanExhausted
 from privypurse.lightning.discreet import DiscreetFit, Hidden
 from privypurse.lightning.settings import one_optimizer, refuse_choices, refuse_settings
 from privypurse.plans import Plan
+from privypurse.training.forms import tensors
 from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.memory import leave_alone
+from privypurse.training.isolation.saved import Saved
 from privypurse.training.isolation.tracking.record_sum import FOREIGN
 from privypurse.training.isolation.tracking.states import Total, plain, state_of
 from privypurse.training.journal import STEPS
@@ -143,29 +145,28 @@ class PrivateFit(DiscreetFit):
             raise InvalidInput("training_step was given something else than a step of the private data module")
         current = self._optimizer._current_batch
         while True:
-            with torch.autocast(self._module.device.type, enabled=False):
-                batch = self._next_batch()
-            total = self._total(self._own(original, batch, *others))
+            total = self._total(self._own(original, self._next_batch(), *others))
             if self._loader.ends_step:
                 return _Unseen.apply(total)  # type: ignore[no-any-return,no-untyped-call]
-            with torch.autocast(self._module.device.type, enabled=False):
+            with self._no_autocast():
                 torch.autograd.backward(total)
                 current.clip()
 
-    def _own(self, training_step: Callable[..., Any], *given: Any) -> Any:
-        """What the module's own training_step gives."""
-        before = _versions(self._module)
+    def _own(self, training_step: Callable[..., Any], batch: Any, *others: Any) -> Any:
+        """What the module's own training_step gives, for the batch as the module's hooks change it."""
+        drawn = any(value.dim() and len(value) for value in tensors(batch))
+        saved = Saved(self._module, contents=drawn and self._run.keys.due("training_step"))
         try:
-            result = training_step(*given)
+            result = training_step(self._on_device(batch), *others)
         except InvalidInput as error:
             if str(error) != FOREIGN:
                 raise
             raise InvalidInput(f"{error}. {_WHOLE_MODULE}") from None
-        written = [name for name, version in _versions(self._module).items() if before.get(name) != version]
-        if written:
+        if written := saved.written():
             raise InvalidInput(
-                f"training_step wrote into {written[0]}: a buffer is saved with the model, and what it holds of the "
-                "records would be released without clipping and noise. Keep it in a metric, or leave it out"
+                f"training_step wrote into {written[0]}, which is saved with the model: what it holds of the records "
+                "would be released without clipping and noise. Keep it in a metric, or leave it out; what follows "
+                "from steps alone (an average of weights) is written in on_train_batch_end"
             )
         return result
 
@@ -178,14 +179,22 @@ class PrivateFit(DiscreetFit):
     def _next_batch(self) -> Any:
         self._batches, self._inside = self._batches or iter(self._loader), self._module  # norms may be measured
         try:
-            batch, self._at = next(self._batches, None), self._run.steps_taken + 1
+            with self._no_autocast():
+                batch, self._at = next(self._batches, None), self._run.steps_taken + 1
         finally:
             self._inside = None
         if batch is None:
             raise PlanExhausted(f"the {self.plan.all_steps:,} steps of the plan are taken")
-        batch = self._trainer.precision_plugin.convert_input(batch)
-        batch = self._module._on_before_batch_transfer(batch, dataloader_idx=0)
-        return self._trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+        return batch
+
+    def _on_device(self, batch: Any) -> Any:
+        with self._no_autocast():
+            batch = self._trainer.precision_plugin.convert_input(batch)
+            batch = self._module._on_before_batch_transfer(batch, dataloader_idx=0)
+            return self._trainer.strategy.batch_to_device(batch, dataloader_idx=0)
+
+    def _no_autocast(self) -> torch.autocast:
+        return torch.autocast(self._module.device.type, enabled=False)
 
     def _total(self, result: Any) -> Tensor:
         """Where the backward pass begins: at a mean or sum over records, or at one loss for each."""
@@ -218,11 +227,6 @@ _WHOLE_MODULE = (
     "In Lightning: training_step may call self(…), or one attribute that holds all that is trained, once for each "
     "batch; what calls several layers one after another goes into forward()"
 )
-
-
-def _versions(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """Of every buffer which tensor it is, and how often that was written to."""
-    return {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}
 
 
 def _not_of_steps(original: Callable[..., Any], batch: Any, *others: Any, **options: Any) -> Any:

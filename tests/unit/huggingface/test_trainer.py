@@ -2,13 +2,16 @@
 
 import json
 import stat
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, dropout
 
 import privypurse as pp
 from ledger_tools import EPSILONS, charged, new_ledger
+from privypurse.huggingface.steps import Steps
 from trainer_tools import (
     BATCH,
     PEOPLE,
@@ -215,6 +218,77 @@ def test_a_loss_over_the_whole_batch_is_refused(tmp_path):
 
     with pytest.raises(pp.InvalidInput, match="loss"):
         trainer(tmp_path, gpt2(), loss_fn=mean_over_all).train()
+
+
+def each_record(output, labels):
+    return pp.losses.sequence_classification(output, labels)
+
+
+MIXING = {
+    "by what counts": lambda out, y: each_record(out, y) / max(1, (y == 1).sum().item()),
+    "by how many there are": lambda out, y: each_record(out, y) / len(y),
+    "by the shape": lambda out, y: each_record(out, y) * y.shape[0],
+    "by whether anybody has it": lambda out, y: each_record(out, y) * (100.0 if (y == 1).any() else 1.0),
+}
+SOUND = {
+    "smoothed labels": lambda out, y: cross_entropy(out.logits, y, reduction="none", label_smoothing=0.1),
+    "class weights": lambda out, y: cross_entropy(out.logits, y, torch.tensor([1.0, 3.0]), reduction="none"),
+    "a public number": lambda out, y: cross_entropy(out.logits, y, reduction="none") / BATCH,
+    "dropout": lambda out, y: cross_entropy(dropout(out.logits, 0.1), y, reduction="none"),
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_loss_that_mixes_records_is_refused_as_in_train(name, tmp_path, monkeypatch):
+    """What it goes by is a number that no tensor shows; the broken twin does not ask, and takes every step."""
+    options = {"loss_fn": MIXING[name], "seed": 1}
+    with pytest.raises(pp.InvalidInput, match="the loss of a record changes with the other records"):
+        trainer(tmp_path / "asked", bert(), **options).train()
+    assert steps_on_disk(tmp_path / "asked" / "_private" / "steps") < 2  # a batch of one record mixes nobody
+    monkeypatch.setattr(Steps, "ask", lambda *of: None)
+    assert trainer(tmp_path / "not asked", bert(), **options).train().global_step == STEPS
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_loss_that_keeps_records_apart_is_taken(name, tmp_path):
+    made = trainer(tmp_path, bert(), loss_fn=SOUND[name], eval_dataset=sentences(bert(), 4, seed=2))
+    assert made.train().global_step == STEPS
+    assert made.evaluate()["eval_loss"] > 0
+
+
+@pytest.mark.parametrize("tokens", ["mean", "sum"])
+def test_a_loss_of_tokens_is_taken(tokens, tmp_path):
+    model = gpt2()
+    loss = partial(pp.losses.causal_language_model, tokens=tokens)
+    assert trainer(tmp_path, model, loss_fn=loss).train().global_step == STEPS
+
+
+def test_a_loss_that_mixes_later_on_is_found_by_chance(tmp_path, monkeypatch):
+    """From the fifth step on: found where it is asked, which nobody can foresee."""
+
+    class Mixes(transformers.TrainerCallback):
+        now = False
+
+        def on_step_end(self, args, state, control, **more):
+            self.now = state.global_step == 4
+
+    def train(folder, later):
+        monkeypatch.setattr("privypurse.training.step_randomness._LATER", later)
+        mixes, plan = Mixes(), everybody(1.0, steps=5)
+        made = trainer(
+            tmp_path / folder,
+            bert(),
+            plan=plan,
+            loss_fn=lambda out, y: each_record(out, y) / (len(y) if mixes.now else 1),
+            callbacks=[mixes],
+        )
+        made.train()
+        return made.state.global_step
+
+    assert train("not asked", 0.0) == 5
+    with pytest.raises(pp.InvalidInput, match="the loss of a record"):
+        train("asked", 1.0)
+    assert steps_on_disk(tmp_path / "asked" / "_private" / "steps") == 4
 
 
 def test_people_by_id_and_several_records_each(tmp_path, monkeypatch):

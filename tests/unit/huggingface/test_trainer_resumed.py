@@ -137,6 +137,20 @@ def test_a_seeded_run_that_was_left_is_the_one_that_was_not(tmp_path):
     assert torch.equal(flat(list(whole.model.parameters())), flat(list(parts.model.parameters())))
 
 
+@pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
+def test_a_learning_rate_by_figures_goes_on_where_it_was(kind, tmp_path):
+    """It has no number of steps to catch up with, and its own step asks for a figure."""
+    if kind not in {each.value for each in transformers.SchedulerType}:
+        pytest.skip(f"this release of transformers has no {kind}")
+    options = {"lr_scheduler_type": kind, "eval_dataset": sentences(gpt2(), 4, seed=2), "measured": "public"}
+    options |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 3}
+    trainer(tmp_path, gpt2(), callbacks=[Stops()], **options).train()
+    shutil.rmtree(tmp_path / f"checkpoint-{KILLED_AT}", ignore_errors=True)
+    made = trainer(tmp_path, gpt2(), **options)
+    made.train(resume_from_checkpoint=True)
+    assert made.state.global_step == STEPS
+
+
 @pytest.mark.needs("peft")
 def test_adapters_go_on_where_they_were(tmp_path):
     from safetensors.torch import load_file

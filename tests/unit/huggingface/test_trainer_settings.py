@@ -208,13 +208,43 @@ def test_a_plan_with_extra_steps_is_refused(tmp_path):
 
 
 def test_nothing_is_chosen_by_people_who_are_not_charged(tmp_path):
-    for name, value in {"load_best_model_at_end": True, "lr_scheduler_type": "reduce_lr_on_plateau"}.items():
+    kinds = ["reduce_lr_on_plateau", *({"greedy"} & {each.value for each in transformers.SchedulerType})]
+    for name, value in [("load_best_model_at_end", True), *(("lr_scheduler_type", kind) for kind in kinds)]:
         options = {"eval_strategy": "steps", "save_strategy": "steps", "eval_dataset": [], name: value}
         with pytest.raises(pp.InvalidInput, match="metric_for_best_model is 'loss'"):
             trainer(tmp_path, gpt2(), **options)
         trainer(tmp_path, gpt2(), **options, measured="public")
     with pytest.raises(pp.InvalidInput, match='measured="charged" is for a function'):
         trainer(tmp_path, gpt2(), measured="charged")
+
+
+def by_figures(kind, model, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return optimizer, kind(optimizer, **options)
+
+
+@pytest.mark.parametrize("name", ["ReduceLROnPlateau", "GreedyLR"])
+def test_no_learning_rate_goes_by_people_who_are_not_charged(name, tmp_path):
+    """Found before a step is counted; the broken twins train, and die at the first evaluation."""
+    kind = getattr(transformers.optimization, name, None)
+    if kind is None:
+        pytest.skip(f"this release of transformers has no {name}")
+    model = gpt2()
+    options = {"eval_strategy": "steps", "eval_steps": 2, "eval_dataset": sentences(model, 4, seed=2)}
+    with pytest.raises(pp.InvalidInput, match=rf"the scheduler is '{name}'.* measured=\"public\""):
+        trainer(tmp_path, model, **options, optimizers=by_figures(kind, model))
+    made = trainer(tmp_path, model, **options)
+    made.optimizer, made.lr_scheduler = by_figures(kind, model)
+    with pytest.raises(pp.InvalidInput, match=f"the scheduler is '{name}'"):
+        made.train()
+    options["measured"] = "public"
+    with pytest.raises(pp.InvalidInput, match="goes by a figure on evaluation data, and none is named"):
+        trainer(tmp_path, model, **options, optimizers=by_figures(kind, model))
+    assert not list(tmp_path.rglob("steps"))
+    optimizer, scheduler = by_figures(kind, model, patience=0, threshold=0.9, factor=0.5)
+    used = {"optimizers": (optimizer, scheduler), "metric_for_best_model": "loss"}
+    trainer(tmp_path, model, **options, **used).train()
+    assert optimizer.param_groups[0]["lr"] < 0.1
 
 
 def test_figures_on_the_training_data_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E402
 
+import copy
 from functools import partial
 
 import pytest
@@ -15,12 +16,14 @@ from lightning.pytorch.callbacks import (
     BatchSizeFinder,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    StochasticWeightAveraging,
     ThroughputMonitor,
 )
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.tuner import Tuner
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, DistributedSampler
 from torchmetrics.classification import MulticlassAccuracy
 
@@ -143,6 +146,116 @@ class WritesABuffer(Classifier):
     def training_step(self, batch, batch_idx):
         self.seen = self.seen + batch[0].detach().sum()
         return super().training_step(batch, batch_idx)
+
+
+class Keeps(Classifier):
+    """A parameter that no optimizer holds, a buffer, and what is saved beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.center = torch.nn.Parameter(torch.zeros(6), requires_grad=False)
+        self.register_buffer("mean", torch.zeros(()))
+        self.seen = []
+
+    def get_extra_state(self):
+        return self.seen
+
+    def set_extra_state(self, state):
+        self.seen = state
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.net.parameters(), lr=0.5)
+
+
+@torch.no_grad()
+def into_a_trained_one(module, number):
+    module.net[0].bias.add_(number)
+
+
+@torch.no_grad()
+def into_a_frozen_one(module, number):
+    module.center.fill_(number)
+
+
+WRITES = {
+    "net.0.bias": into_a_trained_one,
+    "center": into_a_frozen_one,
+    "center by .data =": lambda module, number: setattr(module.center, "data", torch.full((6,), number)),
+    "center through .data": lambda module, number: module.center.data.fill_(number),
+    "mean": lambda module, number: module.mean.fill_(number),
+    "mean by .data =": lambda module, number: setattr(module.mean, "data", torch.tensor(number)),
+    "mean through .data": lambda module, number: module.mean.data.fill_(number),
+    "_extra_state": lambda module, number: module.seen.append(number),
+}
+
+
+@pytest.mark.parametrize("where", ["training_step", "on_after_batch_transfer"])
+@pytest.mark.parametrize("name", WRITES)
+def test_nothing_of_the_records_is_written_into_what_is_saved(name, where):
+    """The broken twin, a plain fit, has it in its state_dict."""
+
+    class Writes(Keeps):
+        def training_step(self, batch, batch_idx):
+            if where == "training_step":
+                WRITES[name](self, batch[0].mean().item())
+            return super().training_step(batch, batch_idx)
+
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            if where != "training_step":
+                WRITES[name](self, batch[0].mean().item())
+            return batch
+
+    module = Writes()
+    with pytest.raises(pp.InvalidInput, match=rf"training_step wrote into {name.split()[0]}.* on_train_batch_end"):
+        fit(module, planned())
+    before = copy.deepcopy(module.state_dict()[name.split()[0]])
+    trainer(limit_train_batches=1).fit(module, DataLoader(records(), 20))
+    after = module.state_dict()[name.split()[0]]
+    assert not torch.equal(torch.as_tensor(before), torch.as_tensor(after))
+
+
+def test_what_is_written_through_data_later_on_is_found_by_chance(monkeypatch):
+    """From the third step on: found where it is asked, which nobody can foresee."""
+
+    class Late(Keeps):
+        steps = 0
+
+        def training_step(self, batch, batch_idx):
+            self.steps += 1
+            if self.steps > 2:
+                self.mean.data.fill_(batch[0].mean().item())
+            return super().training_step(batch, batch_idx)
+
+    monkeypatch.setattr("privypurse.training.step_randomness._LATER", 0.0)
+    assert fit(Late(), planned()).global_step == 6
+    monkeypatch.setattr("privypurse.training.step_randomness._LATER", 1.0)
+    with pytest.raises(pp.InvalidInput, match="wrote into mean"):
+        fit(Late(), planned())
+
+
+def test_averages_and_pruning_between_steps_and_frozen_layers_that_are_read_are_sound():
+    class Sound(Keeps):
+        def __init__(self):
+            super().__init__()
+            self.teacher = copy.deepcopy(self.net).requires_grad_(False).eval()
+
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            with torch.no_grad():
+                self.last = self.teacher(x.detach()).shape
+            return F.cross_entropy(self(x - self.center), y)
+
+        @torch.no_grad()
+        def on_train_batch_end(self, *of):
+            for mine, theirs in zip(self.teacher.parameters(), self.net.parameters(), strict=True):
+                mine.lerp_(theirs, 0.1)
+            self.net[3].weight.mul_(self.net[3].weight.abs() > 0.01)
+            self.seen.append(self.global_step)
+            self.mean.add_(1)
+
+    module, averaging = Sound(), StochasticWeightAveraging(0.1, swa_epoch_start=0.5)
+    used = fit(module, planned(), trainer(max_epochs=3, limit_train_batches=2, callbacks=[averaging]))
+    assert (used.global_step, module.seen, int(module.mean)) == (6, [1, 2, 3, 4, 5, 6], 6)
 
 
 class Remembers(Classifier):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from privypurse.training.step_randomness import GENERATORS, state_of
 
 _DEEPEST = 12  # containers inside of containers, and objects inside of objects
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _CLOSED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, torch.dtype)
 _left_alone: set[type] = set()
 
@@ -25,13 +25,13 @@ def leave_alone(kind: type) -> None:
 
 
 class Memory:
-    """What a model's modules hold now, in buffers and in plain attributes, with all that is reachable from there.
+    """What a model's modules, or any object, hold now, in buffers and plain attributes, with all that is reachable.
 
     Tensors, arrays, numbers, strings and generators are leaves; lists, dictionaries and objects are gone through.
     Parameters are left to `fingerprint`. What only a closure, a global or a class holds is not seen.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         self.leaves: dict[str, Any] = {}
         self._held: list[tuple[Any, Any]] = []
         self._values: list[tuple[Any, Any]] = []
@@ -107,6 +107,13 @@ def _alike(one: Any, other: Any) -> bool:
 
 def fingerprint(parameters: Sequence[tuple[str, Tensor]]) -> Tensor:
     """Two numbers of each parameter: a write that goes past autograd shows in them. No second copy of the model."""
-    wide, values = torch.float64, [value.detach() for _, value in parameters]
+    wide, values = torch.float64, [_floats(value.detach()) for _, value in parameters]
     made = [(value.sum(dtype=wide), torch.linalg.vector_norm(value, dtype=wide)) for value in values]
     return torch.stack([number.to(values[0].device) for pair in made for number in pair]).cpu().view(-1, 2)
+
+
+def _floats(value: Tensor) -> Tensor:
+    """Numbers of which there are a sum and a norm; those of a parameter as they are."""
+    if value.is_complex():
+        return torch.view_as_real(value.resolve_conj())
+    return value if value.is_floating_point() else value.double()
