@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privypurse.errors import InvalidInput
 from privypurse.training.step_randomness import GENERATORS, state_of
 
 _DEEPEST = 12  # containers inside of containers, and objects inside of objects
@@ -103,6 +104,16 @@ def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.shape == other.shape and one.tobytes() == other.tobytes()
     return type(one) is type(other) and bool(one == other or (one != one and other != other))
+
+
+def require_no_memory(names: list[str], which: str = "forward") -> None:
+    """Raise if something of the records stays in what has these names after a pass."""
+    if names:
+        raise InvalidInput(
+            f"the {which} pass keeps something of the records in {', '.join(names[:3])}: what a model remembers of "
+            "them (running statistics, a queue, the last activations) is released without clipping and noise. "
+            "Turn that off, and write nothing of the inputs into attributes, through .data neither"
+        )
 
 
 def fingerprint(parameters: Sequence[tuple[str, Tensor]]) -> Tensor:

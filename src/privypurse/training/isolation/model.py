@@ -24,7 +24,7 @@ from privypurse.training.gradients.rule import Call, InParts, Rule
 from privypurse.training.gradients.tape import Recorder, Tape
 from privypurse.training.isolation.compared import MODEL, Seen, digest, first_changed
 from privypurse.training.isolation.dropout import DropoutOff
-from privypurse.training.isolation.memory import Memory, fingerprint
+from privypurse.training.isolation.memory import Memory, fingerprint, require_no_memory
 from privypurse.training.isolation.replaced_records import (
     NO_BOUND,
     counts_records,
@@ -81,7 +81,7 @@ def require_isolated(
             other, left_now = trial.run(trial.with_others(given, kept), records)
             _require_rows(other, part, records, few)
             _require_same_rows(whole, other, kept)
-            _require_no_memory(left.other_than(left_now))
+            require_no_memory(left.other_than(left_now))
             if copies:
                 _require_own_copies(trial.back(given, others, 0.0), others)
         if not trial.draws:
@@ -146,7 +146,7 @@ def _require_nothing_kept(recorder: Recorder, given: Given, constants: frozenset
             raise
         except Exception:  # a model that takes no such record; then nothing at all may change
             other = before
-    _require_no_memory(left.other_than(other))
+    require_no_memory(left.other_than(other))
 
 
 class _Trial:
@@ -161,6 +161,7 @@ class _Trial:
         self._before = fingerprint(self._parameters)
         self._device = self._parameters[0][1].device
         self._followed = followed
+        self._left: list[Memory] = []
         self.draws = False
         """Whether anything but dropout drew numbers so far."""
         self.dropped = False
@@ -176,9 +177,13 @@ class _Trial:
             left = Memory(self._recorder.model)
         finally:
             self._memory.restore()
-        same = torch.isclose(fingerprint(self._parameters), self._before, 0.0, 0.0, equal_nan=True).all(dim=1)
-        _require_no_memory([name for (name, _), ok in zip(self._parameters, same.tolist(), strict=True) if not ok])
+        require_no_memory(self._written())
         return seen, left
+
+    def _written(self) -> list[str]:
+        """The parameters that are not what they were."""
+        same = torch.isclose(fingerprint(self._parameters), self._before, 0.0, 0.0, equal_nan=True).all(dim=1)
+        return [name for (name, _), ok in zip(self._parameters, same.tolist(), strict=True) if not ok]
 
     def with_others(self, given: Given, kept: Tensor) -> Given:
         """The batch with the records that are not kept replaced."""
@@ -216,10 +221,15 @@ class _Trial:
                 weights = [weight[order.to(weight.device)] for weight in weights]
                 if asked:
                     torch.autograd.backward([(leaf * w).sum() for leaf, w in zip(asked, weights, strict=True)])
+                self._left = [*self._left[-1:], Memory(recorder.model)]
         finally:
             recorder.key = key
             self._memory.restore()
         return tape
+
+    def require_nothing_kept(self) -> None:
+        """Raise if the last backward pass left something else in the model than the one before."""
+        require_no_memory(self._written() + self._left[0].other_than(self._left[-1]), "backward")
 
 
 def _came_back(
@@ -230,6 +240,7 @@ def _came_back(
         calls = trial.back(given, louder, _LOUD, dropout, order).finished()
     except InvalidInput:
         return []  # a loss of anything that the model gives is not what will be asked
+    trial.require_nothing_kept()
     return [(call.path, digest(value)) for call in calls for value in (*call.kept.values(), call.output_gradient)]
 
 
@@ -278,15 +289,6 @@ def _require_own_copies(tape: Tape, others: Tensor) -> None:
         raise InvalidInput(
             f"{what} is used by one record for another: while training every record has a copy of {has}, so let it "
             "broadcast over records (x + self.positions, self.token.expand(len(x), -1, -1)), and take no row of it"
-        )
-
-
-def _require_no_memory(names: list[str]) -> None:
-    if names:
-        raise InvalidInput(
-            f"the forward pass keeps something of the records in {', '.join(names[:3])}: what a model remembers of "
-            "them (running statistics, a queue, the last activations) is released without clipping and noise. "
-            "Turn that off, and write nothing of the inputs into attributes, through .data neither"
         )
 
 

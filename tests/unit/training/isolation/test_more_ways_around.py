@@ -220,6 +220,38 @@ def test_gradients_may_be_clipped_one_by_one() -> None:
     assert moved(_plain, lambda: Backwards("each by itself")) <= 1.0
 
 
+class Remembering(nn.Module):
+    """A hook writes a number of what comes back, or of nobody."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Linear(FEATURES, FEATURES, bias=False), linear()
+        nn.init.eye_(self.first.weight)
+        self.what, self.where = what, where
+        self.register_buffer("seen", torch.zeros(()))
+        self.kept = nn.Parameter(torch.zeros(()), requires_grad=False)
+        self.layer.register_full_backward_hook(self.write)
+
+    def write(self, _: Any, __: Any, back: tuple[Tensor, ...]) -> None:
+        number = float(back[0].norm()) if self.what == "its norm" else 1.0
+        if self.where == "attribute":
+            self.number = number
+        else:
+            (self.seen if self.where == "buffer" else self.kept).data.fill_(number)  # type: ignore[union-attr, operator]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.first(x)) + 0 * self.kept  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("where", ["buffer", "parameter", "attribute"])
+def test_what_comes_back_may_not_stay_in_the_model(where: str) -> None:
+    refused("the backward pass keeps something of the records in", _plain, lambda: Remembering("its norm", where))
+
+
+def test_numbers_of_nobody_s_may_be_written_on_the_way_back() -> None:
+    assert moved(_plain, lambda: Remembering("one", "buffer")) <= 1.0
+
+
 # --- Numbers that somebody knows ------------------------------------------------------------------------------
 
 
