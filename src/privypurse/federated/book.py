@@ -73,7 +73,7 @@ class Book:
     def _refuse_another(self, found: dict[str, Any]) -> None:
         for name, what in (("terms", "terms"), ("records", "records or budgets")):
             if found[name] != self._content[name]:
-                mind = ", and mind that everybody's ε is spent again" if found["begun"] else ""
+                mind = ", and mind that everybody's ε is spent again" if found["begun"] or found.get("out") else ""
                 raise InvalidInput(f"{self.folder / _FILE} was begun with other {what}; take another folder{mind}")
         known, out = self._content["begun"], self._content.get("out")
         if found["begun"][: len(known)] != known:

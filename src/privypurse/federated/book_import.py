@@ -38,8 +38,8 @@ def import_book(
 
     Guarantee: everybody is charged at least what was released, at the rate that the offer's table gives their ε
     (nobody was ever drawn more often): against the server every round that was begun, against the public all of
-    them. Who does not hold that much is left with nothing: their ε was kept by the terms' accountant, and they take
-    part in nothing more. The book joins no more rounds, from before anything is charged.
+    them, joined or not. Who does not hold that much is left with nothing: their ε was kept by the terms' accountant,
+    and they take part in nothing more. The book joins no more rounds, from before anything is charged.
     """
     home = Path(folder)
     offer = Offer.load(home / "offer.json")
@@ -48,11 +48,11 @@ def import_book(
     members = ledger.members(ids)
     book = Book(home, offer.digest, whose_records(dataset, budgets))
     try:
-        joined = book.joined
-        if not joined:
+        held = book.joined if _by_round(offer) else max(book.seen, book.joined)  # who stayed out pays as well
+        if not held:
             raise InvalidInput(f"no round was begun in {home}, so there is nothing to charge; go on with ledger=")
         rates = np.unique(np.append(np.minimum(offer.table.parameter, 1.0), 0.0))
-        charges = charges_of_rounds(ledger, offer.terms, rates, joined if _by_round(offer) else offer.terms.cap)
+        charges = charges_of_rounds(ledger, offer.terms, rates, held if _by_round(offer) else offer.terms.cap)
         drawn = np.minimum(offer.table.within(budgets.promised), 1.0)
         strict = budgets.delta[budgets.first_record] < offer.terms.delta
         row = np.where(strict | (drawn == 0), -1, np.searchsorted(rates, drawn))
@@ -61,7 +61,7 @@ def import_book(
         ledger.charge_past(run, members, charges, row, what="federated, before the ledger", purpose=purpose)
     finally:
         book.close()
-    return joined
+    return held
 
 
 def _refuse_broken_promises(

@@ -130,7 +130,7 @@ _UPWARDS = Context(prec=4, rounding=ROUND_CEILING)
 
 def bound(value: float) -> str:
     """An upper bound to four digits, rounded up (rule 4)."""
-    return f"{float(_UPWARDS.create_decimal(repr(value))):.4g}"
+    return f"{float(_UPWARDS.create_decimal(repr(float(value)))):.4g}"
 
 
 def _span(ends: tuple[float, float], shown: Callable[[float], str] = "{:.4g}".format) -> str:

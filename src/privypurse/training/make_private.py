@@ -24,7 +24,6 @@ from privypurse.training.individual.accounting import Individual, accounting_of
 from privypurse.training.individual.spending import Spending
 from privypurse.training.isolation.batches import Collate
 from privypurse.training.isolation.loss_fn import Loss
-from privypurse.training.isolation.saved import mark
 from privypurse.training.isolation.tracking.tensor import leave_to_python
 from privypurse.training.ledger_account import require_ledger
 from privypurse.training.mechanism import PrivateRun
@@ -207,7 +206,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         held += [{**group, "params": None} for group in self.inner.param_groups]
         values = [value for each in held for value in each.values()]
         parameters = [value for group in self.inner.param_groups for value in group["params"]]
-        versions = [mark(value) for value in (*values, *parameters) if isinstance(value, Tensor)]
+        versions = [(id(value), value._version) for value in (*values, *parameters) if isinstance(value, Tensor)]
         plain = [value for value in values if not isinstance(value, Tensor)]
         others = [list(value) if isinstance(value, list) else value for value in plain]  # an object equals itself
         settings = [self._writes, versions, others]

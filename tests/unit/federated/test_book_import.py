@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,22 @@ def test_against_the_public_all_rounds_are_charged(tmp_path: Path, new_ledger: N
     reserved = new_ledger("public")
     client(tmp_path / "b", ledger=reserved, offer=PUBLIC).close()
     assert 0 < taken(ledger, "P4") == taken(reserved, "P4")
+
+
+def test_against_the_public_rounds_are_charged_that_no_coin_fell_for(tmp_path: Path, new_ledger: NewLedger) -> None:
+    """Amplification is paid for by everyone: what is charged does not hang on who joined."""
+    found = []
+    for name, out in (("none", range(1, PUBLIC.terms.rounds + 1)), ("one", range(2, PUBLIC.terms.rounds + 1))):
+        ours = client(tmp_path / name, 1.0, PUBLIC)
+        ours._book.keep_out(out)
+        for number in (1, 2):
+            with suppress(Declined):
+                ours.answer(number, STATE)
+        ours.close()
+        ledger = new_ledger("public")
+        assert imported(tmp_path / name, ledger) == 2
+        found.append(taken(ledger, "P4"))
+    assert 0 < found[0] == found[1]
 
 
 def test_whoever_cannot_pay_is_left_with_nothing(tmp_path: Path, new_ledger: NewLedger) -> None:

@@ -734,9 +734,6 @@ SLIPS = {
         state.update(seen=state.get("seen", 0) + 1) for state in optimizer.state.values()
     ],
     "a setting": lambda scheduler, model, optimizer: optimizer.param_groups[0].update(lr=0.1),
-    "a parameter by .data =": lambda scheduler, model, optimizer: [
-        setattr(value, "data", 0.9 * value.data) for value in model.parameters()
-    ],
 }
 
 

@@ -127,4 +127,4 @@ def _floats(value: Tensor) -> Tensor:
     """Numbers of which there are a sum and a norm; those of a parameter as they are."""
     if value.is_complex():
         return torch.view_as_real(value.resolve_conj())
-    return value if value.is_floating_point() else value.double()
+    return value if value.is_floating_point() and value.itemsize > 1 else value.double()

@@ -161,7 +161,7 @@ class _Trial:
         self._before = fingerprint(self._parameters)
         self._device = self._parameters[0][1].device
         self._followed = followed
-        self._left: list[Memory] = []
+        self._left: dict[bool, list[Memory]] = {}
         self.draws = False
         """Whether anything but dropout drew numbers so far."""
         self.dropped = False
@@ -221,15 +221,16 @@ class _Trial:
                 weights = [weight[order.to(weight.device)] for weight in weights]
                 if asked:
                     torch.autograd.backward([(leaf * w).sum() for leaf, w in zip(asked, weights, strict=True)])
-                self._left = [*self._left[-1:], Memory(recorder.model)]
+                self._left[dropout] = [*self._left.get(dropout, ())[:1], Memory(recorder.model)]
         finally:
             recorder.key = key
             self._memory.restore()
         return tape
 
     def require_nothing_kept(self) -> None:
-        """Raise if the last backward pass left something else in the model than the one before."""
-        require_no_memory(self._written() + self._left[0].other_than(self._left[-1]), "backward")
+        """Raise if a backward pass left something else in the model than another, with dropout or without."""
+        left = [name for first, *last in self._left.values() for one in last for name in first.other_than(one)]
+        require_no_memory(self._written() + left, "backward")
 
 
 def _came_back(

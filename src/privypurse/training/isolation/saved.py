@@ -32,14 +32,20 @@ class Saved:
     def __init__(self, model: nn.Module, contents: bool = False) -> None:
         self._model = model
         self._marks = {name: mark(value) for name, value in _held(model)}
-        self._alive = [value.detach() for _, value in _held(model)]  # no other tensor gets their addresses meanwhile
+        self._alive = {name: value.detach() for name, value in _held(model)}  # nobody gets their addresses meanwhile
         self._contents = _Contents(model) if contents else None
 
     def written(self) -> list[str]:
         """The names of what is not what it was."""
-        now = {name: mark(value) for name, value in _held(self._model)}
-        changed = [name for name in self._marks | now if self._marks.get(name) != now.get(name)]
+        now = dict(_held(self._model))
+        changed = [name for name in self._marks | now if name not in now or not self._same(name, now[name])]
         return changed if changed or self._contents is None else self._contents.other_than(_Contents(self._model))
+
+    def _same(self, name: str, value: Tensor) -> bool:
+        """Whether it was not written to. It may lie elsewhere as it was: cuDNN gathers the weights of an LSTM."""
+        if name not in self._marks or mark(value)[:2] != self._marks[name][:2]:
+            return False
+        return mark(value) == self._marks[name] or torch.equal(self._alive[name], value.detach())
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -248,6 +248,22 @@ def test_what_comes_back_may_not_stay_in_the_model(where: str) -> None:
     refused("the backward pass keeps something of the records in", _plain, lambda: Remembering("its norm", where))
 
 
+class Masked(nn.Module):
+    """Keeps its mask, which is drawn without a look at anybody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mask = F.dropout(torch.ones(x.shape[-1]), 0.5, self.training)
+        return self.layer(x * self.mask)  # type: ignore[no-any-return]
+
+
+def test_masks_that_are_drawn_for_all_may_stay() -> None:
+    released(_plain, Masked(), TensorDataset(*people()))
+
+
 def test_numbers_of_nobody_s_may_be_written_on_the_way_back() -> None:
     assert moved(_plain, lambda: Remembering("one", "buffer")) <= 1.0
 

@@ -22,6 +22,7 @@ class Model(nn.Module):
         self.register_buffer("waves", torch.full((2,), torch.nan, dtype=torch.complex64), persistent=False)
         self.register_buffer("rows", torch.eye(2).to_sparse())
         self.register_buffer("none", None)
+        self.register_buffer("short", torch.zeros(2).to(torch.float8_e4m3fn))
         self.extra = {"list": [1.0, np.float32(2.0)], "tensor": torch.zeros(2)}
 
     def get_extra_state(self):
@@ -52,6 +53,7 @@ BY_CONTENTS = {
     "count": lambda m: m.count.data.add_(1),
     "seen": lambda m: m.seen.data.fill_(True),
     "waves": lambda m: m.waves.data.fill_(1j),
+    "short": lambda m: m.short.data.copy_(torch.ones(2)),
     "_extra_state.list.2": lambda m: m.extra["list"].append(1.0),
     "_extra_state.list.1": lambda m: m.extra["list"].__setitem__(1, np.float32(3.0)),
     "_extra_state.tensor": lambda m: m.extra["tensor"].add_(1.0),
@@ -97,4 +99,13 @@ def test_who_only_reads_is_not_seen():
     loss.backward()
     model.net.requires_grad_(False)
     model.eval().last = loss.item()
+    assert saved.written() == []
+
+
+def test_what_only_moves_is_not_written_to():
+    """As the weights of an LSTM, which cuDNN gathers in one place at every pass."""
+    model = Model()
+    saved = Saved(model, contents=True)
+    for value in model.parameters():
+        value.data = value.data.clone()
     assert saved.written() == []
