@@ -39,6 +39,8 @@ from privypurse.accounting.odometer import renyi_epsilons
 from privypurse.datasets.images import Images
 from privypurse.errors import PrivyPurseWarning
 from privypurse.queries import statistics
+from privypurse.training.gradients import Recorder, recorded
+from privypurse.training.gradients import norms as per_record
 from reproductions.analyses import by_group, correlation, correlation_with_loss
 from reproductions.averages import Averages
 from reproductions.networks import placed
@@ -132,6 +134,7 @@ def train(
     headroom: float = 1.0,
     passes: float = 1.0,
     checkpoint: Path | None = None,
+    physical: int | None = None,
 ) -> Course:
     torch.manual_seed(seed)
     inner = placed(task.network, tuple(data.tensors[0].shape[1:]), 10, torch.device(device))
@@ -145,17 +148,17 @@ def train(
         plan,
         individual=pp.Individual(every=every, exact=clip, headroom=headroom),
         loss_fn=LOSS,
-        execution=pp.Execution(max_physical_batch=task.physical),
+        execution=pp.Execution(max_physical_batch=physical or task.physical),
         seed=seed,
     )
-    some = torch.as_tensor(watched, device=device)
+    some, recorder = torch.as_tensor(watched, device=device), Recorder(inner)
     x, y = (tensor[some] for tensor in data.tensors)
     parts = {"model": inner, "optimizer": private} | ({} if averages is None else {"averages": averages})
     saved = Saved(checkpoint, parts)
     norms, begun = saved.resumed(device)
     for inputs, label in loader:
         if len(norms) == private.steps_taken:  # the first batch of a step: the model is as the step finds it
-            found = pp.per_record_norms(inner, LOSS, x, y) / plan.clip_norm
+            found = per_record(recorded(recorder, LOSS, x, y, check=False)[0]) / plan.clip_norm
             meter = private.spending().meter
             assert isinstance(meter, Odometer)
             limit = torch.as_tensor(meter.shares()[watched], dtype=found.dtype, device=device)  # 1 without clipping
@@ -207,6 +210,7 @@ def measure(
     passes: float = 1.0,
     watch: int = WATCHED,
     folder: Path | None = None,
+    physical: int | None = None,
 ) -> dict[str, Any]:
     task = TASKS[name]
     images = task.images()
@@ -226,7 +230,7 @@ def measure(
     for variant in variants:
         clip, headroom = VARIANTS[variant]
         checkpoint = None if folder is None else folder / f"{name}-{seed}-{variant}-{passes:g}-{watch}.pt"
-        course = train(task, plan, data, clip, watched, seed, device, headroom, passes, checkpoint)
+        course = train(task, plan, data, clip, watched, seed, device, headroom, passes, checkpoint, physical)
         report[variant] = judged(course, plan, task, data, test, watched, seed)
         print(variant, json.dumps(report[variant], default=_plain), flush=True)
     return report
@@ -301,6 +305,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="another number of steps, for a look")
     parser.add_argument("--passes", type=float, default=1.0, help="norm passes in an epoch (default: 1)")
     parser.add_argument("--watched", type=int, default=WATCHED, help="records looked at in every step (1000)")
+    parser.add_argument("--physical", type=int, help="records on the device at once (default: what 80 GB hold)")
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="save there once a minute, and go on from it")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
@@ -308,7 +313,7 @@ def main() -> None:
     warnings.simplefilter("ignore", PrivyPurseWarning)
     if options.checkpoints:
         options.checkpoints.mkdir(parents=True, exist_ok=True)
-    how = options.passes, options.watched, options.checkpoints
+    how = options.passes, options.watched, options.checkpoints, options.physical
     report = measure(options.task, options.seed, options.device, options.steps, options.variants, *how)
     if options.out:
         report |= {"torch": torch.__version__, "device": options.device}

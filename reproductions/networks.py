@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from privypurse._validate import one_of
 from privypurse.errors import InvalidInput
 from privypurse.runs.models import TramerBoneh
+from reproductions.group_norm import GroupNorm
 from reproductions.standardised import StandardisedConv2d
 
 
@@ -70,9 +71,9 @@ class _Block(nn.Module):
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
-        self.norm = nn.GroupNorm(outside // 4, outside)
+        self.norm = GroupNorm(outside // 4, outside)
         self.second = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.other_norm = nn.GroupNorm(outside // 4, outside)
+        self.other_norm = GroupNorm(outside // 4, outside)
         self.stride, self.more = stride, outside - inside
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ class ResNet20(nn.Module):
     def __init__(self, channels: int = 3, classes: int = 10) -> None:
         super().__init__()
         self.first = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
-        self.norm = nn.GroupNorm(4, 16)
+        self.norm = GroupNorm(4, 16)
         widths = [16, 16, 16, 16, 32, 32, 32, 64, 64, 64]
         self.blocks = nn.Sequential(
             *(_Block(before, after, 1 if before == after else 2) for before, after in pairwise(widths))
@@ -113,14 +114,14 @@ class _WideBlock(nn.Module):
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(_GROUPS, inside)
+        self.norm = GroupNorm(_GROUPS, inside)
         self.first = StandardisedConv2d(inside, outside, 3, stride)
-        self.other_norm = nn.GroupNorm(_GROUPS, outside)
+        self.other_norm = GroupNorm(_GROUPS, outside)
         self.second = StandardisedConv2d(outside, outside, 3)
         self.shortcut = nn.Sequential()
         if inside != outside:
             self.shortcut = nn.Sequential(
-                nn.ReLU(), nn.GroupNorm(_GROUPS, inside), StandardisedConv2d(inside, outside, 1, stride)
+                nn.ReLU(), GroupNorm(_GROUPS, inside), StandardisedConv2d(inside, outside, 1, stride)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,7 +146,7 @@ class WideResNet16(nn.Module):
         self.blocks = nn.Sequential(
             *(_WideBlock(*pair, stride) for pair, stride in zip(pairwise(widths), strides, strict=True))
         )
-        self.norm = nn.GroupNorm(_GROUPS, widths[-1])
+        self.norm = GroupNorm(_GROUPS, widths[-1])
         self.last = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:

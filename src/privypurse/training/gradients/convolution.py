@@ -46,6 +46,8 @@ class Way:
     """Make each record's gradient and keep it for the sum; or only for its norm; or take Gram matrices of places."""
     whole: bool
     """Whether the first dimension is unfolded as well."""
+    last: bool = False
+    """Whether an unfolded window has its channels last, as the image has them in memory."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,20 @@ def way_of(call: Call) -> Way:
     sizes = Sizes.of(call)
     whole, weight = sizes.whole, layer.groups * sizes.weight
     if call.worth_keeping(weight) or call.cache.take(weight * call.output_gradient.shape[0]):
-        return Way("keep", whole)
+        return Way("keep", whole, _last(call, whole))
     ghosts = [(sizes.ghost(whole), whole) for whole in (False, True)]
     if min(ghosts)[0] < sizes.made():
-        return Way("ghost", min(ghosts)[1])
-    return Way("forget", whole)
+        return Way("ghost", min(ghosts)[1], _last(call, min(ghosts)[1]))
+    return Way("forget", whole, _last(call, whole))
+
+
+def _last(call: Call, whole: bool) -> bool:
+    """Whether windows are unfolded with their channels last: where images lie so, whole runs are copied then."""
+    layer: Conv = call.module  # type: ignore[assignment]
+    images = call.inputs[0]
+    if layer.groups > 1 or len(layer.kernel_size) != 2 or images.dim() != 4 or not (whole or _fold(layer) == 1):
+        return False
+    return not images.is_contiguous() and images.is_contiguous(memory_format=torch.channels_last)
 
 
 def _places(layer: Conv, values: Tensor) -> torch.Size:
@@ -174,34 +185,41 @@ def _padded(layer: Conv, a: Tensor) -> Tensor:
     return functional.pad(a, edges, mode="constant" if layer.padding_mode == "zeros" else layer.padding_mode)
 
 
-def _unfolded(layer: Conv, a: Tensor, places: torch.Size, whole: bool) -> tuple[Tensor, list[int]]:
+def _unfolded(layer: Conv, a: Tensor, places: torch.Size, way: Way) -> tuple[Tensor, list[int]]:
     """The input as (record · group, channel · kernel, place), and where a step of the kernel begins among the places.
+
+    With channels last it is kernel · channel, and places come first in memory.
 
     With stride s along the first dimension, the lines lie in s runs, of every s-th line each: so the lines that one
     element of the kernel meets follow one another here too. Where the runs can be folded into the channels, they are.
     Views lie side by side in each line.
     """
     views, a = _views(layer, a), _padded(layer, a)
-    stride, kernel, dilation = layer.stride, layer.kernel_size, layer.dilation
+    stride, kernel, dilation, whole = layer.stride, layer.kernel_size, layer.dilation, way.whole
     if not whole and a.shape[2] % stride[0]:
         a = functional.pad(a, [0, 0] * (len(places) - 1) + [0, _up(a.shape[2], stride[0]) - a.shape[2]])
-    a = a.contiguous()
+    a = a.contiguous(memory_format=torch.channels_last if way.last else torch.contiguous_format)
     batch, channels, rows = a.shape[0] // views, *a.shape[1:3]
     to_next = a.stride()
     ahead, view = (views * to_next[0], to_next[1]), to_next[0]
     moves = [step * by for step, by in zip(to_next[2:], stride, strict=True)]
     within = [step * by for step, by in zip(to_next[2:], dilation, strict=True)]
     if whole:
-        size = (batch, channels, *kernel, places[0], views, *places[1:])
-        seen = a.as_strided(size, (*ahead, *within, moves[0], view, *moves[1:]))
+        window, steps = [*zip(kernel, within, strict=True)], [(places[0], moves[0])]
         starts = [0]
     else:
         run = rows // stride[0]
-        size = (batch, channels, *kernel[1:], stride[0], run, views, *places[1:])
-        seen = a.as_strided(size, (*ahead, *within[1:], to_next[2], moves[0], view, *moves[1:]))
+        window, steps = [*zip(kernel[1:], within[1:], strict=True)], [(stride[0], to_next[2]), (run, moves[0])]
         offsets = [k * dilation[0] for k in range(0, kernel[0], _fold(layer))]
         starts = [((o % stride[0]) * run + o // stride[0]) * views * prod(places[1:]) for o in offsets]
     depth = channels // layer.groups * prod(kernel) // len(starts)
+    steps += [(views, view), *zip(places[1:], moves[1:], strict=True)]
+    channel = channels, ahead[1]
+    inside = (*steps, *window, channel) if way.last else (channel, *window, *steps)
+    size, move = zip((batch, ahead[0]), *inside, strict=True)
+    seen = a.as_strided(size, move)
+    if way.last:
+        return seen.reshape(batch, -1, depth).transpose(1, 2), starts
     return seen.reshape(batch * layer.groups, depth, -1), starts
 
 
@@ -211,26 +229,26 @@ def _grouped(layer: Conv, g: Tensor) -> Tensor:
     return g.reshape(g.shape[0] * layer.groups, g.shape[1] // layer.groups, -1)
 
 
-def _gradients(layer: Conv, a: Tensor, g: Tensor, whole: bool, out: Tensor | None = None) -> Iterator[Tensor]:
+def _gradients(layer: Conv, a: Tensor, g: Tensor, way: Way, out: Tensor | None = None) -> Iterator[Tensor]:
     """Each record's gradient, one step of the kernel after the other: (record · group, channel, channel · kernel)."""
-    seen, starts = _unfolded(layer, a, _places(layer, g), whole)
+    seen, starts = _unfolded(layer, a, _places(layer, g), way)
     back = _grouped(layer, g)
     for k, start in enumerate(starts):
         met = seen[:, :, start : start + back.shape[2]].transpose(1, 2)
         yield torch.bmm(back, met) if out is None else torch.bmm(back, met, out=out[:, k])
 
 
-def _ghost(layer: Conv, a: Tensor, g: Tensor, whole: bool) -> Tensor:
+def _ghost(layer: Conv, a: Tensor, g: Tensor, way: Way) -> Tensor:
     """‖Σ_t g_t w_tᵀ‖² = Σ_tt' ⟨g_t, g_t'⟩ ⟨w_t, w_t'⟩, for every record and group, w_t being what is seen at place t
     (Goodfellow 2015, arXiv 1510.01799, for one place; Li et al. 2022, arXiv 2110.05679, for many).
 
     Two windows' product is the sum of their lines' products, so the Gram matrix of the lines, which overlapping
     windows share, is enough: the windows' is a sum of its blocks.
     """
-    seen, starts = _unfolded(layer, a, _places(layer, g), whole)
+    seen, starts = _unfolded(layer, a, _places(layer, g), way)
     back = _grouped(layer, g)
     places = back.shape[2]
-    if places == 1 and whole:
+    if places == 1 and way.whole:
         return square_sum(seen) * square_sum(back)
     lines = torch.bmm(seen.transpose(1, 2), seen)
     blocks = [lines[:, start : start + places, start : start + places] for start in starts]
@@ -239,11 +257,13 @@ def _ghost(layer: Conv, a: Tensor, g: Tensor, whole: bool) -> Tensor:
     return from_grams(total_of(blocks), gram, terms)
 
 
-def _as_weight(layer: Conv, made: Tensor, whole: bool) -> Tensor:
+def as_weight(layer: Conv, made: Tensor, way: Way) -> Tensor:
     """Gradients (…, group, step of the kernel, channel, channel · kernel) in the order of the layer's weight."""
-    kernel, fold = layer.kernel_size, 1 if whole else _fold(layer)
-    steps, rest = (1, prod(kernel)) if whole else (kernel[0] // fold, prod(kernel[1:]))
+    kernel, fold = layer.kernel_size, 1 if way.whole else _fold(layer)
+    steps, rest = (1, prod(kernel)) if way.whole else (kernel[0] // fold, prod(kernel[1:]))
     out, inner = layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    if way.last:
+        return made.reshape(-1, steps, out, rest, inner).permute(0, 2, 4, 1, 3).reshape(-1, *layer.weight.shape)
     made = made.reshape(-1, layer.groups, steps, out, inner, rest, fold)
     return made.permute(0, 1, 3, 4, 2, 6, 5).reshape(-1, *layer.weight.shape)
 
@@ -265,11 +285,11 @@ class ConvolutionRule(ProductRule):
         for some in call.chunks(groups * sizes.temporaries(way)):
             a, g = call.input_and_gradient(some)
             if way.how == "ghost":
-                by_group = _ghost(layer, a, g, way.whole)
+                by_group = _ghost(layer, a, g, way)
             else:
                 into = None if kept is None else kept[some].flatten(0, 1)
                 with as_short_as_convolutions() if call.kept_is_measured and kept is not None else nullcontext():
-                    parts = [square_sum(part) for part in _gradients(layer, a, g, way.whole, into)]
+                    parts = [square_sum(part) for part in _gradients(layer, a, g, way, into)]
                 by_group = torch.stack(parts).sum(dim=0)
                 if kept is None:
                     padded = by_record(_padded(layer, a), call.views).transpose(1, 2)
@@ -300,16 +320,21 @@ class ConvolutionRule(ProductRule):
         return total_of(map(part, call.chunks(each)))
 
     def in_order(self, call: Call, kept: Tensor) -> Tensor:
-        return _as_weight(call.module, kept, call.way.whole)[0]  # type: ignore[arg-type]
+        return as_weight(call.module, kept, call.way)[0]  # type: ignore[arg-type]
 
     def weight(self, call: Call) -> Tensor:
+        return as_weight(call.module, *self.by_steps(call))  # type: ignore[arg-type]
+
+    def by_steps(self, call: Call) -> tuple[Tensor, Way]:
+        """Each record's weight gradient in the order in which products leave it: `as_weight` has another."""
         layer: Conv = call.module  # type: ignore[assignment]
         sizes, (a, g) = Sizes.of(call), call.input_and_gradient()
         whole = sizes.whole or prod(sizes.seen(True)) <= 2 * sizes.weight  # which come out in the weight's order
+        way = Way("keep", whole, _last(call, whole))
         made = g.new_empty((len(g) * layer.groups, sizes.steps(whole), sizes.outputs, sizes.seen(whole)[0]))
-        for _ in _gradients(layer, a, g, whole, made):
+        for _ in _gradients(layer, a, g, way, made):
             pass
-        return _as_weight(layer, made, whole)
+        return made, way
 
     def over_tokens(self, g: Tensor) -> Tensor:
         return g.flatten(2).sum(dim=2)

@@ -24,6 +24,10 @@ _NORMALISED: dict[type[nn.Module], Callable[[Any, Tensor], Tensor]] = {
 """Each layer's output before scale and shift."""
 
 
+def _normalised(layer: nn.Module, a: Tensor) -> Tensor:
+    return next(_NORMALISED[kind] for kind in type(layer).__mro__ if kind in _NORMALISED)(layer, a)
+
+
 @handles(*_NORMALISED)
 class NormalisationRule(Rule):
     """Layers that end in ``normalised · weight + bias``."""
@@ -33,7 +37,7 @@ class NormalisationRule(Rule):
     def per_record(self, call: Call) -> dict[str, Tensor]:
         layer: Any = call.module
         a, g = call.input_and_gradient()
-        each = {"bias": lambda: g, "weight": lambda: g * _NORMALISED[type(layer)](layer, a)}
+        each = {"bias": lambda: g, "weight": lambda: g * _normalised(layer, a)}
         return {name: _summed(layer, each[name]()) for name in call.names}
 
 

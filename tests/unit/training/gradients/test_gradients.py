@@ -1,6 +1,7 @@
 """Norms and clipped sums against autograd, one record at a time, in float64; and against Opacus."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -318,7 +319,8 @@ def convolutions(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
     inputs, outputs = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
     kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[n - 1]
     layer = kind(inputs, outputs, kernel, stride, padding, dilation, groups, draw(st.booleans()), mode)
-    return layer, torch.randn(draw(st.integers(1, 5)), inputs, *size)
+    x = torch.randn(draw(st.integers(1, 5)), inputs, *size)
+    return layer, x.contiguous(memory_format=torch.channels_last) if n == 2 and draw(st.booleans()) else x
 
 
 WAYS = [convolution.Way(how, whole) for how in ("keep", "forget", "ghost") for whole in (False, True)]
@@ -332,7 +334,7 @@ def test_every_way_to_a_convolutions_norm_is_exact(
 ) -> None:
     layer, x = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution, "way_of", lambda call: way)
+        patch.setattr(convolution, "way_of", lambda call: replace(way, last=convolution._last(call, way.whole)))
         patch.setattr(rule, "_IN_CACHE", room)  # from one record at a time to all at once
         check(layer, x)
         target = torch.randn(layer(x.double()).shape, dtype=torch.float64)
@@ -381,6 +383,22 @@ def test_chunks_hold_every_record_once_and_little_at_a_time() -> None:
         assert [i for run in runs for i in range(1000)[run]] == list(range(1000))
         longest = max(len(range(1000)[run]) for run in runs)
         assert longest == 1 or longest * each <= rule._IN_CACHE
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (1, 1), (2, 2)])
+def test_windows_of_images_with_channels_last_have_theirs_last(kernel: int, stride: int) -> None:
+    """Nothing is turned round on the way: an unfolded run of channels follows the next, as in the image."""
+    layer, images = nn.Conv2d(8, 4, kernel, stride, kernel // 2), torch.randn(3, 8, 12, 12)
+    taken = {}
+    for name, x in (("first", images), ("last", images.contiguous(memory_format=torch.channels_last))):
+        tape = gradients.Tape(3)
+        gradients.Recorder(layer).forward(tape, x).square().sum().backward()
+        gradients.norms(tape)
+        (call,) = tape.calls
+        taken[name] = call.way.last
+        seen, _ = convolution._unfolded(layer, x, call.output_gradient.shape[2:], call.way)
+        assert seen.transpose(1, 2).is_contiguous() == call.way.last
+    assert taken == {"first": False, "last": kernel != 2 or call.way.whole}
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.how}, {'windows' if way.whole else 'lines'}")

@@ -1,0 +1,142 @@
+"""What the networks with group norm and standardised convolutions need on a GPU, as one kernel each.
+
+Group norm of images whose channels lie side by side: torch's own kernels take them the other way round only, so it
+copies them before and leaves them turned round behind. And three sums over each filter of each record's gradient.
+A record's share of a group, or its filter, is read once and stays in registers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_TILE, _WARPS = 8192, 8
+_ROWS, _SPAN = 8, 256
+
+
+@triton.jit
+def _everywhere(each, size, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    """At every channel the mean over its group, from sums over places."""
+    sums = tl.sum(tl.reshape(each, [GROUPS, WIDTH]), axis=1) / size
+    return tl.reshape(tl.broadcast_to(sums[:, None], [GROUPS, WIDTH]), [GROUPS * WIDTH])
+
+
+@triton.jit
+def _where(channels, places, PLACES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    """Of this program: its record, its channels, where their values lie, and which of these are there."""
+    parts = channels // (GROUPS * WIDTH)
+    record, place = (tl.program_id(0) // parts).to(tl.int64), tl.arange(0, PLACES)
+    channel = tl.program_id(0) % parts * (GROUPS * WIDTH) + tl.arange(0, GROUPS * WIDTH)
+    at = (record * places + place)[:, None] * channels + channel[None, :]
+    return record, channel, at, (place < places)[:, None] & (channel >= 0)[None, :]
+
+
+@triton.jit
+def _normalised(values, inside, size, least, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    """Less the mean of the group, over its deviation, which comes along."""
+    mean = _everywhere(tl.sum(values, axis=0), size, GROUPS, WIDTH)
+    centred = tl.where(inside, values - mean[None, :], 0.0)
+    short = tl.rsqrt(_everywhere(tl.sum(centred * centred, axis=0), size, GROUPS, WIDTH) + least)
+    return centred * short[None, :], short
+
+
+@triton.jit
+def _forward(
+    inputs, scale, shift, outputs, channels, places, least,
+    PLACES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    _, channel, at, inside = _where(channels, places, PLACES, GROUPS, WIDTH)
+    unit, _ = _normalised(tl.load(inputs + at, inside, 0.0), inside, places * WIDTH, least, GROUPS, WIDTH)
+    made = unit * tl.load(scale + channel)[None, :] + tl.load(shift + channel)[None, :]
+    tl.store(outputs + at, made, inside)
+
+
+@triton.jit
+def _backward(
+    inputs, scale, back, found, by_scale, by_shift, channels, places, least,
+    PLACES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    record, channel, at, inside = _where(channels, places, PLACES, GROUPS, WIDTH)
+    values, gradient = tl.load(inputs + at, inside, 0.0), tl.load(back + at, inside, 0.0)
+    unit, short = _normalised(values, inside, places * WIDTH, least, GROUPS, WIDTH)
+    of_shift, of_scale = tl.sum(gradient, axis=0), tl.sum(gradient * unit, axis=0)
+    tl.store(by_shift + record * channels + channel, of_shift)
+    tl.store(by_scale + record * channels + channel, of_scale)
+    if WHOLE:
+        factor = tl.load(scale + channel)
+        level = _everywhere(factor * of_shift, places * WIDTH, GROUPS, WIDTH)
+        along = _everywhere(factor * of_scale, places * WIDTH, GROUPS, WIDTH)
+        made = (gradient * factor[None, :] - level[None, :] - unit * along[None, :]) * short[None, :]
+        tl.store(found + at, made, inside)
+
+
+def _sizes(x: Tensor, groups: int) -> tuple[tuple[int], dict[str, int]]:
+    records, channels = x.shape[:2]
+    width, places = channels // groups, triton.next_power_of_2(x[0, 0].numel())
+    together = max(1, min(groups, _TILE // (places * width)))
+    sizes = {"PLACES": places, "GROUPS": together, "WIDTH": width, "num_warps": _WARPS}
+    return (records * (groups // together),), sizes
+
+
+def takes(x: Tensor, groups: int) -> bool:
+    """Whether the kernels take such images: what one program goes through has to fit into its registers."""
+    if not (x.is_cuda and x.dtype == torch.float32 and x.dim() == 4 and x.numel()):
+        return False
+    width, places = x.shape[1] // groups, triton.next_power_of_2(x[0, 0].numel())
+    even = all(size & (size - 1) == 0 for size in (width, groups))
+    return even and places * width <= 2 * _TILE and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def group_norm(x: Tensor, groups: int, scale: Tensor, shift: Tensor, least: float) -> Tensor:
+    """Of images with their channels last; so is the result."""
+    found, (grid, sizes) = torch.empty_like(x), _sizes(x, groups)
+    with torch.cuda.device(x.device):
+        _forward[grid](x, scale, shift, found, x.shape[1], x[0, 0].numel(), least, **sizes)
+    return found
+
+
+def group_norm_back(
+    x: Tensor, groups: int, scale: Tensor, back: Tensor, least: float, whole: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the input (nothing in it unless ``whole``), and of each record's scale and shift."""
+    back = back.contiguous(memory_format=torch.channels_last)
+    found = torch.empty_like(x) if whole else x
+    by_scale, by_shift = (x.new_empty(x.shape[:2]) for _ in range(2))
+    grid, sizes = _sizes(x, groups)
+    with torch.cuda.device(x.device):
+        given = x, scale, back, found, by_scale, by_shift, x.shape[1], x[0, 0].numel(), least
+        _backward[grid](*given, WHOLE=whole, **sizes)
+    return found, by_scale, by_shift
+
+
+@triton.jit
+def _three_sums(
+    gradients, directions, squares, sums, along, rows, filters, size, ROWS: tl.constexpr, SPAN: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there, mine = row < rows, row % filters
+    first = tl.zeros([ROWS, SPAN], dtype=tl.float32)
+    second, third = first, first
+    for begin in range(0, size, SPAN):
+        place = begin + tl.arange(0, SPAN)
+        inside = there[:, None] & (place < size)[None, :]
+        value = tl.load(gradients + row[:, None] * size + place[None, :], inside, 0.0)
+        first += value * value
+        second += value
+        third += value * tl.load(directions + mine[:, None] * size + place[None, :], inside, 0.0)
+    tl.store(squares + row, tl.sum(first, axis=1), there)
+    tl.store(sums + row, tl.sum(second, axis=1), there)
+    tl.store(along + row, tl.sum(third, axis=1), there)
+
+
+def three_sums(gradients: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of gradients (records, …, entries): Σ g², Σ g and Σ g · direction, each (records, …)."""
+    size, filters = gradients.shape[-1], gradients.shape[1:-1].numel()
+    found = [gradients.new_empty(gradients.shape[:-1]) for _ in range(3)]
+    rows = found[0].numel()
+    with torch.cuda.device(gradients.device):
+        given = gradients, directions, *found, rows, filters, size
+        _three_sums[(triton.cdiv(rows, _ROWS),)](*given, ROWS=_ROWS, SPAN=_SPAN)
+    return found[0], found[1], found[2]

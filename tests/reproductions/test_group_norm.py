@@ -1,0 +1,72 @@
+"""Group norm by kernels of our own, beside torch's: what it gives, what comes back, and each record's gradients."""
+
+import pytest
+import torch
+from torch import nn
+
+from privypurse.training.gradients import check_rule
+from reproductions.group_norm import GroupNorm, _by_kernels
+
+SIZES = [(16, 16, (8, 8)), (64, 16, (32, 32)), (8, 2, (5, 7)), (32, 8, (1, 1)), (256, 16, (8, 8)), (16, 1, (6, 6))]
+
+
+def layers_of(channels, groups):
+    """The same layer twice, torch's in float64."""
+    torch.manual_seed(0)
+    layer = GroupNorm(groups, channels)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    twin = nn.GroupNorm(groups, channels).double()
+    twin.load_state_dict(layer.state_dict())
+    return layer, twin
+
+
+@pytest.mark.parametrize(("channels", "groups", "places"), SIZES)
+def test_elsewhere_it_is_torch_s(channels, groups, places):
+    layer, twin = layers_of(channels, groups)
+    x = torch.randn(3, channels, *places)
+    assert not _by_kernels(layer, x)
+    torch.testing.assert_close(layer(x).double(), twin(x.double()), rtol=1e-4, atol=1e-5)
+    check_rule(layer.double(), x.double())
+
+
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("layout", ["last", "first"])
+@pytest.mark.parametrize(("channels", "groups", "places"), SIZES)
+def test_on_a_gpu_it_gives_what_torch_s_gives_and_keeps_channels_last(channels, groups, places, layout):
+    layer, twin = (each.cuda() for each in layers_of(channels, groups))
+    order = torch.channels_last if layout == "last" else torch.contiguous_format
+    x = (torch.randn(5, channels, *places, device="cuda") + 2).contiguous(memory_format=order)
+    assert _by_kernels(layer, x) == x.is_contiguous(memory_format=torch.channels_last)
+    back = torch.randn_like(x)
+    x.requires_grad_()
+    wide = x.detach().double().requires_grad_()
+    found, wanted = layer(x), twin(wide)
+    assert found.is_contiguous(memory_format=order)
+    found.backward(back)
+    wanted.backward(back.double())
+    pairs = (
+        (found, wanted),
+        (x.grad, wide.grad),
+        (layer.weight.grad, twin.weight.grad),
+        (layer.bias.grad, twin.bias.grad),
+    )
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize(("channels", "groups", "places"), SIZES)
+def test_on_a_gpu_each_record_s_gradients_are_those_of_autograd(channels, groups, places):
+    layer, _ = layers_of(channels, groups)
+    x = torch.randn(5, channels, *places, device="cuda").contiguous(memory_format=torch.channels_last)
+    check_rule(layer.cuda(), x)
+
+
+@pytest.mark.needs("cuda")
+def test_what_the_kernels_do_not_take_goes_through_torch_s():
+    layer = GroupNorm(3, 12).cuda()  # groups of four channels, but three of them
+    x = torch.randn(2, 12, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last)
+    assert not _by_kernels(layer, x)
+    assert not _by_kernels(GroupNorm(1, 16).cuda(), torch.randn(1, 16, 64, 64, device="cuda"))  # does not fit
+    torch.testing.assert_close(layer(x), nn.GroupNorm(3, 12).cuda()(x))
