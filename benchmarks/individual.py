@@ -39,6 +39,7 @@ from privypurse.accounting.odometer import renyi_epsilons
 from privypurse.datasets.images import Images
 from privypurse.errors import PrivyPurseWarning
 from privypurse.queries import statistics
+from privypurse.training.cuda_graphs import capturing, warmed_up
 from privypurse.training.gradients import Recorder, recorded
 from privypurse.training.gradients import norms as per_record
 from reproductions.analyses import by_group, correlation, correlation_with_loss
@@ -151,14 +152,15 @@ def train(
         execution=pp.Execution(max_physical_batch=physical or task.physical),
         seed=seed,
     )
-    some, recorder = torch.as_tensor(watched, device=device), Recorder(inner)
+    some = torch.as_tensor(watched, device=device)
     x, y = (tensor[some] for tensor in data.tensors)
     parts = {"model": inner, "optimizer": private} | ({} if averages is None else {"averages": averages})
     saved = Saved(checkpoint, parts)
     norms, begun = saved.resumed(device)
+    look = watch(inner, x, y)
     for inputs, label in loader:
         if len(norms) == private.steps_taken:  # the first batch of a step: the model is as the step finds it
-            found = per_record(recorded(recorder, LOSS, x, y, check=False)[0]) / plan.clip_norm
+            found = look() / plan.clip_norm
             meter = private.spending().meter
             assert isinstance(meter, Odometer)
             limit = torch.as_tensor(meter.shares()[watched], dtype=found.dtype, device=device)  # 1 without clipping
@@ -175,6 +177,30 @@ def train(
     if averages is not None and task.average is not None:
         averages.put(task.average)
     return Course(inner, spending, torch.stack(norms).cpu().numpy(), time.perf_counter() - begun)
+
+
+def watch(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+    """Gives these records' norms with the weights as they are then; on a GPU by one graph.
+
+    So few records are a matter of many calls that do little.
+    """
+    recorder = Recorder(model)
+
+    def look() -> Tensor:
+        return per_record(recorded(recorder, LOSS, x, y, check=False)[0])
+
+    if x.device.type != "cuda":
+        return look
+    with recorder.captured():
+        warmed_up(x.device, look)
+    with recorder.captured(), capturing(torch.cuda.graph_pool_handle()) as graph, graph() as made:
+        found = look()
+
+    def again() -> Tensor:
+        made.replay()
+        return found.clone()
+
+    return again
 
 
 def reference(norms: np.ndarray, plan: pp.Plan) -> np.ndarray:

@@ -32,6 +32,7 @@ from privypurse.runs.models import TramerBoneh
 from privypurse.training.gradients import recorded
 from privypurse.training.mechanism import PrivateRun
 from privypurse.training.setup import Setup
+from reproductions import networks
 
 Step = Callable[[], Any]
 CLIP, LEARNING_RATE = 1.0, 1e-3
@@ -109,6 +110,9 @@ def case(name: str, batch: int, device: str) -> tuple[nn.Module, Tensor, Tensor]
         model, x, classes = Reader(nn.LSTM if name == "lstm" else nn.GRU), torch.randn(batch, 64, 128), 2
     elif name == "cnn 26k":
         model, x, classes = TramerBoneh(), torch.randn(batch, 1, 28, 28), 10
+    elif name in networks.NAMES:
+        model = networks.placed(name, (3, 32, 32), 10, torch.device(device))
+        x, classes = torch.randn(batch, 3, 32, 32), 10
     else:
         model, x, classes = wide_cnn(), torch.randn(batch, 3, 32, 32), 10
     return model.to(device), x.to(device), torch.randint(0, classes, (batch,)).to(device)
@@ -183,9 +187,12 @@ def captured(made: Callable[[nn.Module, Tensor, Tensor], Mode]) -> Callable[[nn.
 
 
 def with_opacus_layers(model: nn.Module) -> nn.Module:
-    """Opacus knows recurrent layers as layers of its own: DPLSTM, DPGRU."""
+    """Opacus knows recurrent layers as layers of its own: DPLSTM, DPGRU. And group norm as torch's own."""
     from opacus.validators import ModuleValidator
 
+    for layer in model.modules():
+        if isinstance(layer, nn.GroupNorm):
+            layer.__class__ = nn.GroupNorm
     return ModuleValidator.fix(model) if isinstance(model, Reader) else model
 
 
@@ -262,7 +269,15 @@ MODES: dict[str, dict[str, Callable[[nn.Module, Tensor, Tensor], Mode]]] = {
     },
 }
 CASES = {
-    "cpu": [("mlp", 512), ("cnn 26k", 512), ("cnn 550k", 256), ("transformer", 16), ("lstm", 64), ("gru", 64)],
+    "cpu": [
+        ("mlp", 512),
+        ("cnn 26k", 512),
+        ("cnn 550k", 256),
+        ("transformer", 16),
+        ("lstm", 64),
+        ("gru", 64),
+        ("resnet-20", 64),
+    ],
     "cuda": [
         ("mlp", 4096),
         ("cnn 26k", 512),
@@ -271,6 +286,8 @@ CASES = {
         ("transformer", 64),
         ("lstm", 64),
         ("gru", 64),
+        ("resnet-20", 1024),
+        ("wrn-16-4", 1024),  # Opacus has no rule for its convolutions, whose weights are standardised
     ],
 }
 

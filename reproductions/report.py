@@ -140,7 +140,7 @@ def _long(grid: Grid, results: Results, measure: str) -> list[str]:
                     lines.append(f"| {row} | {name} | " + " | ".join(_number(v, digits) for v in values) + " |")
             figure = grid.figure(measure, row, column)
             if figure is not None:
-                lines.append("| | paper | " + " | ".join(f"{value:g}" for value in figure) + " |")
+                lines.append(f"| {row} | {column}, paper | " + " | ".join(f"{value:g}" for value in figure) + " |")
     return lines
 
 

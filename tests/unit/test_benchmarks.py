@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks import training
+from benchmarks import individual, training
 from torch import Tensor, nn
+
+from privypurse.training.gradients import per_record_norms
 
 
 def test_each_row_comes_before_the_next_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,3 +94,17 @@ def test_captured_on_a_gpu_it_computes_on_after_memory_was_used_again() -> None:
     torch.cuda.synchronize()
     assert len(others) == 1000
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.needs("cuda"))])
+def test_norms_of_watched_records_are_those_of_the_weights_as_they_are_now(device: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).to(device)
+    x, y = torch.randn(6, 3, 8, 8, device=device), torch.arange(6, device=device) % 5
+    look = individual.watch(model, x, y)
+    found = [look()]
+    with torch.no_grad():
+        model[0].weight.mul_(3.0)
+    found.append(look())
+    torch.testing.assert_close(found[1], per_record_norms(model, individual.LOSS, x, y), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(*found, rtol=1e-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,16 @@ from privypurse.federated.terms import Offer, Terms
 if TYPE_CHECKING:
     from privypurse.ledger.ledger import Ledger
 
+_log = logging.getLogger("privypurse.federated")
+
 
 class LedgerAccount:
     """What a client's people have reserved for a federation, for life.
 
     Guarantee: everybody's whole cost under the terms is reserved before the first round: against the server as many
     rounds in full as may be joined, against the public all rounds, joined or not (rule 8). Nobody is drawn more often
-    than their balance pays for; who cannot pay at all, or has withdrawn, is not drawn. Settling gives back what was
+    than their balance pays for; who cannot pay at all, has withdrawn, or was not in the ledger then, is not drawn:
+    a client that failed would tell the server. Settling gives back what was
     never begun, and against the public nothing: rounds that were not joined are no reason (rule 1). Rates are
     internal: they follow from what people have left (rule 15).
 
@@ -50,21 +54,30 @@ class LedgerAccount:
         self._holder: str | None = None
         # A public list: what anybody may be drawn with.
         self._rates = np.unique(np.minimum(offer.table.parameter, 1.0))
-        members = ledger.members(budgets.people_ids())
+        ids = budgets.people_ids()
+        self._known = ledger.known(ids)
+        members = ledger.members(ids[self._known] if self._known.any() else ids)  # an error where that is nobody
+        if not self._known.all():
+            _log.warning("%d people of the budgets are not in the ledger, and sit out", np.sum(~self._known))
         self._run_id = run_id = book.account(ledger.id)
         self._require_latest()
         if ledger.run(run_id) is None:
             charges = self._charges(self._terms.cap)
             caps = ledger.caps(charges, at_most)[members.rung.astype(np.int64)]
             row = _affordable(charges, np.minimum(ledger.room(members), caps))
-            row = np.minimum(row, np.searchsorted(self._rates, wanted, side="right") - 1)
+            row = np.minimum(row, np.searchsorted(self._rates, wanted[self._known], side="right") - 1)
             ledger.reserve(run_id, members, charges, row, at_most=at_most, what="federated", purpose=purpose)
         self._reservation = ledger.reservation(run_id)
         reserved = self._reservation.reserved
-        self._place = np.searchsorted(reserved.numbers, members.numbers)
+        place = np.searchsorted(reserved.numbers, members.numbers)
+        place = np.minimum(place, reserved.numbers.size - 1)
+        there = reserved.numbers[place] == members.numbers  # who joined the ledger since has nothing reserved
+        self._known[self._known] = there
+        self._place = place[there]
         row = np.where(reserved.admitted, reserved.values, self._rates.size)[self._place]
-        self.rates: FloatArray = np.append(self._rates, 0.0)[row]
+        self.rates: FloatArray = np.zeros(ids.size)
         """For each person the rate that is reserved for them; 0 for who takes no part."""
+        self.rates[self._known] = np.append(self._rates, 0.0)[row]
 
     def _require_latest(self) -> None:
         """Raise if the ledger is older than what the client's folder knows of it."""
@@ -89,7 +102,9 @@ class LedgerAccount:
 
     def takes_part(self) -> AnyArray:
         """For each person whether they take part in a round that begins now."""
-        return self._reservation.standing()[self._place]
+        standing = np.zeros(self._known.size, dtype=np.bool_)
+        standing[self._known] = self._reservation.standing()[self._place]
+        return standing
 
     def begun(self) -> int:
         """How many rounds have begun, from whatever copy of the book; this client takes the run over to know it.

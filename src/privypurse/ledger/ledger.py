@@ -168,9 +168,13 @@ class Ledger(OpenLedger):
 
     def knows(self, person: Any) -> bool:
         """Whether this person ever joined."""
+        return bool(self.known([person])[0])
+
+    def known(self, ids: Any) -> AnyArray:
+        """For each id whether that person ever joined."""
         with self._reading() as connection:
-            _, keyed = people.keyed_ids([person], keys.required(self._key))
-            return int(people.numbers_of(connection, keyed)[0]) >= 0
+            _, keyed = people.keyed_ids(ids, keys.required(self._key))
+            return np.asarray(people.numbers_of(connection, keyed) >= 0)
 
     def charges_of(self, releases: Sequence[Release | ApproximateDP]) -> IntArray:
         """What releases cost, in units: int64 [releases, columns], a column for each order (see `Lifetime`).

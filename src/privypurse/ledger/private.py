@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -19,11 +20,12 @@ from privypurse.arrays import AnyArray, FloatArray
 from privypurse.budgets import Budgets
 from privypurse.budgets.person_ids import texts_of
 from privypurse.errors import InvalidInput, PrivyPurseError
-from privypurse.ledger import keys, people, row_purses
-from privypurse.ledger.few_rungs import required_rung, rungs_for
+from privypurse.ledger import keys, row_purses
+from privypurse.ledger.few_rungs import required_rung, rung_within, rungs_for
 from privypurse.ledger.ledger import Ledger
 from privypurse.ledger.lifetime import MOST_RUNGS
 
+_log = logging.getLogger("privypurse.ledger")
 _ROW = "row "
 _ABOUT = "made for the people who joined first: its rungs follow from what they granted"
 
@@ -55,7 +57,13 @@ def url_of(path: Path) -> str:
 
 
 def private_ledger(
-    folder: str | Path, budgets: Budgets, *, adversary: str = "server", purpose: str = "", by_row: bool = False
+    folder: str | Path,
+    budgets: Budgets,
+    *,
+    adversary: str = "server",
+    purpose: str = "",
+    by_row: bool = False,
+    leave_out: bool = False,
 ) -> Ledger:
     """The ledger in this folder, made if there is none; people of ``budgets`` who are new to it join.
 
@@ -64,7 +72,9 @@ def private_ledger(
     (`Ledger.change` changes it).
 
     ``by_row`` says that ids are rows of a data set (`row_ids`) and not people: nobody joins later, for a row of
-    changed data would be a new person with a full purse.
+    changed data would be a new person with a full purse. ``leave_out`` is for a client of a federation, whose failing
+    would tell the server: newcomers whose ε or δ is below every rung are left out, which is logged here, and the
+    client has them sit out.
     """
     place, first = Place.in_folder(Path(folder)), budgets.first_record
     ids, epsilon, delta = budgets.people_ids(), budgets.epsilon[first], budgets.delta[first]
@@ -82,7 +92,12 @@ def private_ledger(
         make(place, budgets, adversary=adversary, purpose=purpose, about=about)
     ledger = opened(place)
     ledger.require_terms(adversary=adversary)
-    new = _strangers(ledger, ids)
+    new = ~ledger.known(ids)
+    if leave_out and not by_row:
+        below = new & (rung_within(_rungs(ledger), epsilon, delta) < 0)
+        if below.any():
+            _log.warning("%d people grant less than every rung of %s; they are left out", below.sum(), place.file)
+            new &= ~below
     if new.any():
         if by_row:
             raise InvalidInput(
@@ -232,14 +247,11 @@ def opened(place: Place) -> Ledger:
     return Ledger.open(url_of(file), place.key, anchor=place.anchor)
 
 
-def _strangers(ledger: Ledger, ids: AnyArray) -> AnyArray:
-    """For each id whether it never joined."""
-    _, keyed = people.keyed_ids(ids, keys.required(ledger._key))
-    with ledger._reading() as connection:
-        return np.asarray(people.numbers_of(connection, keyed) < 0)
+def _rungs(ledger: Ledger) -> list[tuple[float, float]]:
+    return [(rung.epsilon, rung.delta) for rung in ledger.rungs]
 
 
 def on_rungs(ledger: Ledger, ids: AnyArray, epsilon: FloatArray, delta: FloatArray) -> FloatArray:
     """Each (ε, δ) rounded down to the ε of a rung."""
-    rungs = [(rung.epsilon, rung.delta) for rung in ledger.rungs]
+    rungs = _rungs(ledger)
     return np.array([one for one, _ in rungs])[required_rung(rungs, epsilon, delta, texts_of(ids))]

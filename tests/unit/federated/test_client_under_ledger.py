@@ -132,6 +132,32 @@ def test_broken_twins_are_caught(
     assert complaints <= set(seen_in_answers(tmp_path, new_ledger))
 
 
+def test_who_is_not_in_the_ledger_sits_out_and_nobody_hears_of_it(
+    tmp_path: Path, new_ledger: Callable[..., pp.Ledger], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where they join it later: nothing was reserved for them before the first round."""
+    ledger, offer = new_ledger(), Offer(TERMS, CertifiedTable([1.0], [0.5]))
+    ids = np.where(IDS == "P3", "A3", IDS)
+    whose = {"budgets": pp.Budgets(np.ones(9), delta=1e-3, person=ids), "person": ids, "offer": offer}
+    ours = client(tmp_path / "a", ledger=ledger, **whose)
+    assert "1 people of the budgets are not in the ledger" in caplog.text
+    reference = client(tmp_path / "b", np.where(IDS == "P3", 0.01, 1.0), offer=offer)
+    assert bits(ours.answer(1, STATE)) == bits(reference.answer(1, STATE))
+    ours.close()
+    ledger.join(["A3"], [1.0])
+    again = client(tmp_path / "a", ledger=ledger, **whose)
+    assert again.plan.rates.tolist() == [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert bits(again.answer(2, STATE)) == bits(reference.answer(2, STATE))
+    assert taken(ledger, "A3") == 0 < taken(ledger, "P4")
+    again.settle()
+    for one in (again, reference):
+        one.close()
+    nobody = {**whose, "budgets": pp.Budgets(np.ones(9), delta=1e-3, person=[f"B{k}" for k in range(9)])}
+    with pytest.raises(pp.InvalidInput, match=r"'B0'.* never joined this ledger"):
+        client(tmp_path / "c", ledger=ledger, **nobody)
+    assert ledger.verify().problems == []
+
+
 def test_a_smaller_balance_buys_a_smaller_rate(tmp_path: Path, new_ledger: Callable[..., pp.Ledger]) -> None:
     ledger = new_ledger()
     drained(ledger, ["P2"], rounds(ledger, 3) - 10)

@@ -72,6 +72,18 @@ def test_who_grants_less_than_there_is_cannot_join(tmp_path: Path) -> None:
         private_ledger(tmp_path, pp.Budgets(EPSILON))
 
 
+def test_a_client_may_leave_out_who_grants_less_than_there_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    private_ledger(tmp_path, budgets())
+    with_two = budgets([*EPSILON, 0.2, 2.0], [*IDS, "little", "new"])
+    ledger = private_ledger(tmp_path, with_two, leave_out=True)
+    assert "1 people grant less than every rung" in caplog.text
+    assert "little" not in caplog.text
+    assert ledger.known(["little", "new", IDS[0]]).tolist() == [False, True, True]
+    assert private_ledger(tmp_path, with_two, leave_out=True).id == ledger.id
+
+
 def test_nobody_is_promised_less_than_they_grant(tmp_path: Path) -> None:
     """However many different ε and δ there are."""
     rng = np.random.default_rng(0)
