@@ -25,6 +25,7 @@ from privypurse.training.gradients.numerics import (
     as_wide,
     at_least_float32,
     from_made,
+    has_kernels,
     spread,
     square_sum,
     total_of,
@@ -194,6 +195,8 @@ def _unfolded(layer: Conv, a: Tensor, places: torch.Size, way: Way) -> tuple[Ten
     element of the kernel meets follow one another here too. Where the runs can be folded into the channels, they are.
     Views lie side by side in each line.
     """
+    if way.last and layer.padding_mode == "zeros" and has_kernels(a):
+        return _unfolded_by_kernel(layer, a, places, way)
     views, a = _views(layer, a), _padded(layer, a)
     stride, kernel, dilation, whole = layer.stride, layer.kernel_size, layer.dilation, way.whole
     if not whole and a.shape[2] % stride[0]:
@@ -210,8 +213,7 @@ def _unfolded(layer: Conv, a: Tensor, places: torch.Size, way: Way) -> tuple[Ten
     else:
         run = rows // stride[0]
         window, steps = [*zip(kernel[1:], within[1:], strict=True)], [(stride[0], to_next[2]), (run, moves[0])]
-        offsets = [k * dilation[0] for k in range(0, kernel[0], _fold(layer))]
-        starts = [((o % stride[0]) * run + o // stride[0]) * views * prod(places[1:]) for o in offsets]
+        starts = _starts(layer, run, views * prod(places[1:]))
     depth = channels // layer.groups * prod(kernel) // len(starts)
     steps += [(views, view), *zip(places[1:], moves[1:], strict=True)]
     channel = channels, ahead[1]
@@ -221,6 +223,27 @@ def _unfolded(layer: Conv, a: Tensor, places: torch.Size, way: Way) -> tuple[Ten
     if way.last:
         return seen.reshape(batch, -1, depth).transpose(1, 2), starts
     return seen.reshape(batch * layer.groups, depth, -1), starts
+
+
+def _starts(layer: Conv, run: int, line: int) -> list[int]:
+    """Where each step of the kernel begins, of runs of so many lines of so many places."""
+    offsets = [k * layer.dilation[0] for k in range(0, layer.kernel_size[0], _fold(layer))]
+    return [((o % layer.stride[0]) * run + o // layer.stride[0]) * line for o in offsets]
+
+
+def _unfolded_by_kernel(layer: Conv, a: Tensor, places: torch.Size, way: Way) -> tuple[Tensor, list[int]]:
+    """The same of images with their channels last, read once: neither they nor their lines are padded before."""
+    left, _, top, below = layer._reversed_padding_repeated_twice
+    run = lines = places[0]
+    if not way.whole:
+        run = _up(a.shape[2] + top + below, layer.stride[0]) // layer.stride[0]
+        lines = run * layer.stride[0]
+    from privypurse.training.gradients import kernels
+
+    window = layer.kernel_size[0] if way.whole else 1, layer.kernel_size[1]
+    a = a.contiguous(memory_format=torch.channels_last)
+    seen = kernels.unfolded(a, lines, run, places[1], window, layer.stride, layer.dilation, (top, left))
+    return seen.transpose(1, 2), [0] if way.whole else _starts(layer, run, places[1])
 
 
 def _grouped(layer: Conv, g: Tensor) -> Tensor:

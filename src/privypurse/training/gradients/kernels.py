@@ -1,4 +1,4 @@
-"""Sums over each record as one kernel of a GPU each, where torch's operations would be ten that do little.
+"""Sums over each record, and windows of images, as one kernel of a GPU each, where torch's are many that do little.
 
 They give what the functions that use them give on a CPU: NaN and infinity included, which tell that a record's
 gradient is no number.
@@ -70,6 +70,49 @@ def square_sums(values: Tensor, least: float) -> Tensor:
     with torch.cuda.device(values.device):
         _squares[(records, parts)](values, found, size, span, least / parts, BLOCK=_BLOCK)
     return found[:, 0] if parts == 1 else found.sum(dim=1)
+
+
+@triton.jit
+def _unfold(
+    images, found, lines, run, height, width, size, step, over, top, left, by, across,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    record, line = (tl.program_id(0) // lines).to(tl.int64), tl.program_id(0) % lines
+    first = line // run + line % run * step - top
+    images += record * height * width * CHANNELS
+    found += (record * lines + line) * size
+    for begin in range(0, size, BLOCK):
+        entry = begin + tl.arange(0, BLOCK)
+        window, place = entry // CHANNELS % (ROWS * COLUMNS), entry // (ROWS * COLUMNS * CHANNELS)
+        y, x = first + window // COLUMNS * by, place * over - left + window % COLUMNS * across
+        inside = (entry < size) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        value = tl.load(images + (y * width + x) * CHANNELS + entry % CHANNELS, inside, 0.0)
+        tl.store(found + entry, value, entry < size)
+
+
+def unfolded(
+    images: Tensor,
+    lines: int,
+    run: int,
+    places: int,
+    window: tuple[int, int],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    edges: tuple[int, int],
+) -> Tensor:
+    """What windows see of images with their channels last, and zeros around: (records, lines · places, depth).
+
+    ``window`` counts rows and columns, ``edges`` the zeros above and on the left. Line l begins at row l // run +
+    l % run · stride of the image with its edges.
+    """
+    (records, channels, height, width), depth = images.shape, images.shape[1] * window[0] * window[1]
+    found = torch.empty((records, lines * places, depth), dtype=images.dtype, device=images.device)
+    if found.numel():
+        size, (step, over), (by, across), (top, left) = places * depth, stride, dilation, edges
+        given = images, found, lines, run, height, width, size, step, over, top, left, by, across
+        with torch.cuda.device(images.device):
+            _unfold[(records * lines,)](*given, ROWS=window[0], COLUMNS=window[1], CHANNELS=channels, BLOCK=1024)
+    return found
 
 
 @triton.jit

@@ -385,6 +385,32 @@ def test_chunks_hold_every_record_once_and_little_at_a_time() -> None:
         assert longest == 1 or longest * each <= rule._IN_CACHE
 
 
+@pytest.mark.needs("cuda")
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        (3, {"padding": 1}),
+        (3, {"padding": 1, "stride": 2}),
+        ((3, 2), {"padding": (0, 2), "stride": (1, 3)}),
+        ((2, 3), {"padding": (2, 1), "stride": (3, 1), "dilation": (2, 3)}),
+        ((4, 3), {"padding": "same", "dilation": (1, 2)}),
+        (1, {"stride": 2}),
+    ],
+)
+def test_a_kernel_unfolds_windows_as_torch_does(kernel: Any, options: dict[str, Any], whole: bool) -> None:
+    layer = nn.Conv2d(8, 4, kernel, **options).cuda()
+    x = torch.randn(5, 8, 11, 9, device="cuda").contiguous(memory_format=torch.channels_last)
+    given = layer, x, layer(x).shape[2:], convolution.Way("keep", whole, True)
+    assert convolution.has_kernels(x)
+    found, starts = convolution._unfolded(*given)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(convolution, "has_kernels", lambda values: False)
+        wanted, theirs = convolution._unfolded(*given)
+    assert starts == theirs
+    assert torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (1, 1), (2, 2)])
 def test_windows_of_images_with_channels_last_have_theirs_last(kernel: int, stride: int) -> None:
     """Nothing is turned round on the way: an unfolded run of channels follows the next, as in the image."""
