@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from privypurse.training.gradients import Call, handles
 from privypurse.training.gradients.normalisation import NormalisationRule
@@ -11,7 +12,9 @@ from privypurse.training.gradients.numerics import has_kernels
 
 
 def _by_kernels(layer: nn.GroupNorm, x: Tensor) -> bool:
-    if not (has_kernels(x) and layer.affine) or torch.is_autocast_enabled(x.device.type):
+    if not (has_kernels(x) and layer.affine) or x.shape[1] != layer.num_channels:
+        return False
+    if torch.is_autocast_enabled(x.device.type) or torch._C._are_functorch_transforms_active():
         return False
     from reproductions import kernels
 
@@ -28,6 +31,7 @@ class _Normalise(torch.autograd.Function):
         return kernels.group_norm(x, groups, scale, shift, least)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, back: Tensor) -> Any:
         from reproductions import kernels
 

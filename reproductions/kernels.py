@@ -1,7 +1,7 @@
 """What the networks with group norm and standardised convolutions need on a GPU, as one kernel each.
 
 Group norm of images whose channels lie side by side: torch's own kernels take them the other way round only, so it
-copies them before and leaves them turned round behind. And three sums over each filter of each record's gradient.
+copies them before and leaves them turned round behind. And what is taken off each filter's gradient of each record.
 A record's share of a group, or its filter, is read once and stays in registers.
 """
 
@@ -13,7 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 _TILE, _WARPS = 8192, 8
-_ROWS, _SPAN = 8, 256
 
 
 @triton.jit
@@ -82,7 +81,7 @@ def _sizes(x: Tensor, groups: int) -> tuple[tuple[int], dict[str, int]]:
 
 def takes(x: Tensor, groups: int) -> bool:
     """Whether the kernels take such images: what one program goes through has to fit into its registers."""
-    if not (x.is_cuda and x.dtype == torch.float32 and x.dim() == 4 and x.numel()):
+    if x.dim() != 4 or not x.numel():
         return False
     width, places = x.shape[1] // groups, triton.next_power_of_2(x[0, 0].numel())
     even = all(size & (size - 1) == 0 for size in (width, groups))
@@ -112,31 +111,44 @@ def group_norm_back(
 
 
 @triton.jit
-def _three_sums(
-    gradients, directions, squares, sums, along, rows, filters, size, ROWS: tl.constexpr, SPAN: tl.constexpr
+def _project(
+    gradients, directions, inside, along, squares, steps, filters, size, entries, least,
+    STEPS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    there, mine = row < rows, row % filters
-    first = tl.zeros([ROWS, SPAN], dtype=tl.float32)
-    second, third = first, first
-    for begin in range(0, size, SPAN):
-        place = begin + tl.arange(0, SPAN)
-        inside = there[:, None] & (place < size)[None, :]
-        value = tl.load(gradients + row[:, None] * size + place[None, :], inside, 0.0)
-        first += value * value
-        second += value
-        third += value * tl.load(directions + mine[:, None] * size + place[None, :], inside, 0.0)
-    tl.store(squares + row, tl.sum(first, axis=1), there)
-    tl.store(sums + row, tl.sum(second, axis=1), there)
-    tl.store(along + row, tl.sum(third, axis=1), there)
+    record, mine = (tl.program_id(0) // filters).to(tl.int64), tl.program_id(0) % filters
+    step, place = tl.arange(0, STEPS)[:, None], tl.arange(0, SIZE)[None, :]
+    there, at = (step < steps) & (place < size), (step * filters + mine) * size + place
+    gradients += record * steps * filters * size
+    value, direction = tl.load(gradients + at, there, 0.0), tl.load(directions + at, there, 0.0)
+    found = tl.sum(tl.sum(value * direction, axis=1), axis=0)
+    mean = tl.sum(tl.sum(value, axis=1), axis=0) / entries
+    taken = tl.where(tl.load(inside + mine), found, 0.0)
+    left = tl.where(there, value - mean - taken * direction, 0.0)
+    tl.store(gradients + at, left, there)
+    tl.store(along + tl.program_id(0), found)
+    tl.store(squares + tl.program_id(0), tl.sum(tl.sum(left * left, axis=1), axis=0) + least)
 
 
-def three_sums(gradients: Tensor, directions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of gradients (records, …, entries): Σ g², Σ g and Σ g · direction, each (records, …)."""
-    size, filters = gradients.shape[-1], gradients.shape[1:-1].numel()
-    found = [gradients.new_empty(gradients.shape[:-1]) for _ in range(3)]
-    rows = found[0].numel()
-    with torch.cuda.device(gradients.device):
-        given = gradients, directions, *found, rows, filters, size
-        _three_sums[(triton.cdiv(rows, _ROWS),)](*given, ROWS=_ROWS, SPAN=_SPAN)
-    return found[0], found[1], found[2]
+def holds_filter(gradients: Tensor) -> bool:
+    """Whether a filter's gradient, of (records, steps, filters, entries), fits into the registers of one program."""
+    return _held(gradients) <= 2 * _TILE and gradients.is_contiguous()
+
+
+def _held(gradients: Tensor) -> int:
+    steps, size = gradients.shape[1], gradients.shape[3]
+    return int(triton.next_power_of_2(steps) * triton.next_power_of_2(size))
+
+
+def projected(gradients: Tensor, directions: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """What `standardised._projected` does."""
+    records, steps, filters, size = gradients.shape
+    along, squares = (gradients.new_empty((records, filters)) for _ in range(2))
+    if along.numel():
+        entries = steps * size
+        least = entries * torch.finfo(gradients.dtype).tiny  # squares below it are lost
+        given = gradients, directions.contiguous(), inside, along, squares, steps, filters, size, entries, least
+        shape = {"STEPS": triton.next_power_of_2(steps), "SIZE": triton.next_power_of_2(size)}
+        warps = min(_WARPS, max(1, _held(gradients) // 1024))
+        with torch.cuda.device(gradients.device):
+            _project[(records * filters,)](*given, **shape, num_warps=warps)
+    return along, squares
