@@ -212,9 +212,9 @@ def one_among_others(seed):
     layer = StandardisedConv2d(3, 4, 1)
     layer.gain.requires_grad_(False)
     layer.bias.requires_grad_(False)
-    x = torch.cat([torch.randn(1, 3, 1, 1), (1 + torch.rand(64, 1, 1, 1)).expand(64, 3, 1, 1)])
-    back, totals = torch.ones(65, 4, 1, 1), []
-    for who in (slice(0, 65), slice(1, 65)):
+    x = torch.cat([torch.randn(1, 3, 1, 1), (1 + torch.rand(512, 1, 1, 1)).expand(512, 3, 1, 1)])
+    back, totals = torch.ones(513, 4, 1, 1), []
+    for who in (slice(0, 513), slice(1, 513)):
         tape = Tape(len(x[who]))
         torch.autograd.backward((Recorder(layer).forward(tape, x[who]) * back[who]).sum())
         length = norms(tape)

@@ -385,6 +385,27 @@ def test_chunks_hold_every_record_once_and_little_at_a_time() -> None:
         assert longest == 1 or longest * each <= rule._IN_CACHE
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("kernel", [(3, 2), (2, 3), (4, 1)])
+def test_gradients_of_images_with_channels_last_are_in_the_weight_s_order(
+    kernel: tuple[int, int], whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "way_of", lambda call: convolution.Way("keep", whole, True))
+    layer, x = (
+        nn.Conv2d(5, 4, kernel, padding=1),
+        torch.randn(3, 5, 7, 6).contiguous(memory_format=torch.channels_last),
+    )
+    check(layer, x)
+    layer, x = layer.double(), x.double()
+    tape = gradients.Tape(3)
+    gradients.Recorder(layer).forward(tape, x).square().sum().backward()
+    made, way = tape.calls[0].rule.by_steps(tape.calls[0])  # type: ignore[attr-defined]
+    assert way.last
+    for found, record in zip(convolution.as_weight(layer, made, way), x, strict=True):
+        (wanted,) = torch.autograd.grad(layer(record[None]).square().sum(), [layer.weight])
+        torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.needs("cuda")
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
