@@ -173,8 +173,7 @@ class Ledger(OpenLedger):
     def known(self, ids: Any) -> AnyArray:
         """For each id whether that person ever joined."""
         with self._reading() as connection:
-            _, keyed = people.keyed_ids(ids, keys.required(self._key))
-            return np.asarray(people.numbers_of(connection, keyed) >= 0)
+            return people.known(connection, ids, keys.required(self._key))
 
     def charges_of(self, releases: Sequence[Release | ApproximateDP]) -> IntArray:
         """What releases cost, in units: int64 [releases, columns], a column for each order (see `Lifetime`).

@@ -77,6 +77,11 @@ def numbers_of(connection: Connection, keyed: Sequence[bytes]) -> IntArray:
     return _matched(_halves([one for (one,) in everybody.fetchall()]), _halves(keyed))
 
 
+def known(connection: Connection, ids: Any, key: Key) -> AnyArray:
+    """For each id whether that person ever joined."""
+    return np.asarray(numbers_of(connection, keyed_ids(ids, key)[1]) >= 0)
+
+
 def _halves(keyed: Sequence[bytes]) -> AnyArray:
     return np.frombuffer(b"".join(keyed), dtype="<u8").reshape(-1, 2)
 
