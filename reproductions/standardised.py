@@ -106,12 +106,8 @@ class StandardisedRule(Rule):
             g = at_least_float32(g)  # (records, steps of the kernel, filters, entries of a step)
             place = torch.arange(g[0].numel(), device=g.device).view_as(g[:1])
             place = as_weight(layer, place, order).flatten()  # where each entry of the weight lies in g
-            u = (
-                torch.empty_like(g[0])
-                .flatten()
-                .index_copy_(0, place, (centred * short).to(g).flatten())
-                .view_as(g[0])
-            )
+            u = torch.empty_like(g[0])
+            u.view(-1).index_copy_(0, place, (centred * short).to(g).flatten())
             along, squares = _projected(g, u, (lengths >= _LEAST).squeeze(1))
         call.way = Kept(order, (layer.gain.detach().double() * short.squeeze(1)).to(g))
         call.keep({"weight": g, "gain": along, "bias": bias, "squares": squares})

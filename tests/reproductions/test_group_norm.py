@@ -70,3 +70,10 @@ def test_what_the_kernels_do_not_take_goes_through_torch_s():
     assert not _by_kernels(layer, x)
     assert not _by_kernels(GroupNorm(1, 16).cuda(), torch.randn(1, 16, 64, 64, device="cuda"))  # does not fit
     torch.testing.assert_close(layer(x), nn.GroupNorm(3, 12).cuda()(x))
+    wide = torch.randn(2, 32, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last)
+    with pytest.raises(RuntimeError):
+        GroupNorm(4, 16).cuda()(wide)  # as torch's, which would read past the end of the scales
+    small, square = GroupNorm(4, 16).cuda(), lambda x: small(x).square().sum()
+    x = torch.randn(2, 16, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last)
+    twice = torch.func.grad(lambda x: torch.func.grad(square)(x).square().sum())(x)
+    assert torch.isfinite(twice).all()

@@ -281,7 +281,8 @@ def _ghost(layer: Conv, a: Tensor, g: Tensor, way: Way) -> Tensor:
 
 
 def as_weight(layer: Conv, made: Tensor, way: Way) -> Tensor:
-    """Gradients (…, group, step of the kernel, channel, channel · kernel) in the order of the layer's weight."""
+    """Gradients (…, group, step of the kernel, channel, channel · kernel) in the order of the layer's weight; with
+    channels last they are (…, step of the kernel, channel, kernel · channel)."""
     kernel, fold = layer.kernel_size, 1 if way.whole else _fold(layer)
     steps, rest = (1, prod(kernel)) if way.whole else (kernel[0] // fold, prod(kernel[1:]))
     out, inner = layer.out_channels // layer.groups, layer.in_channels // layer.groups
