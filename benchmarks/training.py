@@ -288,6 +288,7 @@ CASES = {
         ("gru", 64),
         ("resnet-20", 1024),
         ("wrn-16-4", 1024),  # Opacus has no rule for its convolutions, whose weights are standardised
+        ("wrn-16-4-bfloat16", 1024),
     ],
 }
 

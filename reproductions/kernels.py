@@ -1,8 +1,9 @@
 """What the networks with group norm and standardised convolutions need on a GPU, as one kernel each.
 
-Group norm of images whose channels lie side by side: torch's own kernels take them the other way round only, so it
-copies them before and leaves them turned round behind. And what is taken off each filter's gradient of each record.
-A record's share of a group, or its filter, is read once and stays in registers.
+Group norm of images whose channels lie side by side, or of their positive parts: torch's own kernels take them the
+other way round only, so it copies them before and leaves them turned round behind. And what is taken off each
+filter's gradient of each record. A record's share of a group, or its filter, is read once and stays in registers.
+Images may be of bfloat16, and what comes out is then; in between all is float32.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ def _where(channels, places, PLACES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: 
 
 
 @triton.jit
-def _normalised(values, inside, size, least, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+def _normalised(values, inside, size, least, RELU: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
     """Less the mean of the group, over its deviation, which comes along."""
+    if RELU:
+        values = tl.where(values < 0.0, 0.0, values)  # NaN is not below 0, and stays
     mean = _everywhere(tl.sum(values, axis=0), size, GROUPS, WIDTH)
     centred = tl.where(inside, values - mean[None, :], 0.0)
     short = tl.rsqrt(_everywhere(tl.sum(centred * centred, axis=0), size, GROUPS, WIDTH) + least)
@@ -44,10 +47,11 @@ def _normalised(values, inside, size, least, GROUPS: tl.constexpr, WIDTH: tl.con
 @triton.jit
 def _forward(
     inputs, scale, shift, outputs, channels, places, least,
-    PLACES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
+    RELU: tl.constexpr, PLACES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     _, channel, at, inside = _where(channels, places, PLACES, GROUPS, WIDTH)
-    unit, _ = _normalised(tl.load(inputs + at, inside, 0.0), inside, places * WIDTH, least, GROUPS, WIDTH)
+    values = tl.load(inputs + at, inside, 0.0).to(tl.float32)
+    unit, _ = _normalised(values, inside, places * WIDTH, least, RELU, GROUPS, WIDTH)
     made = unit * tl.load(scale + channel)[None, :] + tl.load(shift + channel)[None, :]
     tl.store(outputs + at, made, inside)
 
@@ -55,11 +59,12 @@ def _forward(
 @triton.jit
 def _backward(
     inputs, scale, back, found, by_scale, by_shift, channels, places, least,
-    PLACES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+    RELU: tl.constexpr, PLACES: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     record, channel, at, inside = _where(channels, places, PLACES, GROUPS, WIDTH)
-    values, gradient = tl.load(inputs + at, inside, 0.0), tl.load(back + at, inside, 0.0)
-    unit, short = _normalised(values, inside, places * WIDTH, least, GROUPS, WIDTH)
+    values = tl.load(inputs + at, inside, 0.0).to(tl.float32)
+    gradient = tl.load(back + at, inside, 0.0).to(tl.float32)
+    unit, short = _normalised(values, inside, places * WIDTH, least, RELU, GROUPS, WIDTH)
     of_shift, of_scale = tl.sum(gradient, axis=0), tl.sum(gradient * unit, axis=0)
     tl.store(by_shift + record * channels + channel, of_shift)
     tl.store(by_scale + record * channels + channel, of_scale)
@@ -68,6 +73,8 @@ def _backward(
         level = _everywhere(factor * of_shift, places * WIDTH, GROUPS, WIDTH)
         along = _everywhere(factor * of_scale, places * WIDTH, GROUPS, WIDTH)
         made = (gradient * factor[None, :] - level[None, :] - unit * along[None, :]) * short[None, :]
+        if RELU:
+            made = tl.where(values <= 0.0, 0.0, made)
         tl.store(found + at, made, inside)
 
 
@@ -88,25 +95,25 @@ def takes(x: Tensor, groups: int) -> bool:
     return even and places * width <= 2 * _TILE and x.is_contiguous(memory_format=torch.channels_last)
 
 
-def group_norm(x: Tensor, groups: int, scale: Tensor, shift: Tensor, least: float) -> Tensor:
-    """Of images with their channels last; so is the result."""
+def group_norm(x: Tensor, groups: int, scale: Tensor, shift: Tensor, least: float, relu: bool = False) -> Tensor:
+    """Of images with their channels last, or of their positive parts; so is the result."""
     found, (grid, sizes) = torch.empty_like(x), _sizes(x, groups)
     with torch.cuda.device(x.device):
-        _forward[grid](x, scale, shift, found, x.shape[1], x[0, 0].numel(), least, **sizes)
+        _forward[grid](x, scale, shift, found, x.shape[1], x[0, 0].numel(), least, RELU=relu, **sizes)
     return found
 
 
 def group_norm_back(
-    x: Tensor, groups: int, scale: Tensor, back: Tensor, least: float, whole: bool = True
+    x: Tensor, groups: int, scale: Tensor, back: Tensor, least: float, relu: bool = False, whole: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the input (nothing in it unless ``whole``), and of each record's scale and shift."""
     back = back.contiguous(memory_format=torch.channels_last)
     found = torch.empty_like(x) if whole else x
-    by_scale, by_shift = (x.new_empty(x.shape[:2]) for _ in range(2))
+    by_scale, by_shift = (scale.new_empty(x.shape[:2]) for _ in range(2))
     grid, sizes = _sizes(x, groups)
     with torch.cuda.device(x.device):
         given = x, scale, back, found, by_scale, by_shift, x.shape[1], x[0, 0].numel(), least
-        _backward[grid](*given, WHOLE=whole, **sizes)
+        _backward[grid](*given, RELU=relu, WHOLE=whole, **sizes)
     return found, by_scale, by_shift
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from privypurse._validate import one_of
 from privypurse.errors import InvalidInput
 from privypurse.runs.models import TramerBoneh
-from reproductions.group_norm import GroupNorm
+from reproductions.group_norm import GroupNorm, GroupNormOfRelu
 from reproductions.standardised import StandardisedConv2d
 
 
@@ -114,19 +114,18 @@ class _WideBlock(nn.Module):
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
         super().__init__()
-        self.norm = GroupNorm(_GROUPS, inside)
+        self.norm = GroupNormOfRelu(_GROUPS, inside)
         self.first = StandardisedConv2d(inside, outside, 3, stride)
-        self.other_norm = GroupNorm(_GROUPS, outside)
+        self.other_norm = GroupNormOfRelu(_GROUPS, outside)
         self.second = StandardisedConv2d(outside, outside, 3)
         self.shortcut = nn.Sequential()
         if inside != outside:
             self.shortcut = nn.Sequential(
-                nn.ReLU(), GroupNorm(_GROUPS, inside), StandardisedConv2d(inside, outside, 1, stride)
+                GroupNormOfRelu(_GROUPS, inside), StandardisedConv2d(inside, outside, 1, stride)
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.first(self.norm(torch.relu(x)))
-        out = self.second(self.other_norm(torch.relu(out)))
+        out = self.second(self.other_norm(self.first(self.norm(x))))
         total: Tensor = out + self.shortcut(x)
         return total
 
@@ -146,11 +145,11 @@ class WideResNet16(nn.Module):
         self.blocks = nn.Sequential(
             *(_WideBlock(*pair, stride) for pair, stride in zip(pairwise(widths), strides, strict=True))
         )
-        self.norm = GroupNorm(_GROUPS, widths[-1])
+        self.norm = GroupNormOfRelu(_GROUPS, widths[-1])
         self.last = nn.Linear(widths[-1], classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(torch.relu(self.blocks(self.first(x))))
+        x = self.norm(self.blocks(self.first(x)))
         out: Tensor = self.last(x.mean(dim=(2, 3)))
         return out
 
@@ -186,6 +185,19 @@ class ChannelsLast(nn.Module):
         return x.contiguous(memory_format=torch.channels_last)
 
 
+class InBfloat16(nn.Module):
+    """On a GPU a network whose products are of bfloat16, added up in float32; elsewhere the network itself."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
+            out: Tensor = self.network(x)
+        return out.to(x.dtype)
+
+
 _GREY, _COLOUR, _IMAGE = (1, 28, 28), (3, 32, 32), "(channels, height, width)"
 _NETWORKS: dict[str, tuple[tuple[int, ...] | str | None, Callable[[tuple[int, ...], int], nn.Module]]] = {
     "heo-mnist": (_GREY, lambda shape, classes: OpacusExample(nn.ReLU, classes)),
@@ -198,11 +210,12 @@ _NETWORKS: dict[str, tuple[tuple[int, ...] | str | None, Callable[[tuple[int, ..
     "tramer-boneh-mnist": (_GREY, lambda shape, classes: TramerBoneh(classes)),
     "wrn-16-1": (_IMAGE, lambda shape, classes: WideResNet16(shape[0], classes, 1)),
     "wrn-16-4": (_IMAGE, lambda shape, classes: WideResNet16(shape[0], classes)),
+    "wrn-16-4-bfloat16": (_IMAGE, lambda shape, classes: InBfloat16(WideResNet16(shape[0], classes))),
 }
 """By name: the shape of records that a network takes (None: any), and how to build it."""
 NAMES = tuple(_NETWORKS)
 """Every name that `network` knows."""
-NARROWER = {"wrn-16-4": "wrn-16-1"}
+NARROWER = {"wrn-16-4": "wrn-16-1", "wrn-16-4-bfloat16": "wrn-16-1"}
 """What is enough to try whether everything runs: the same layers with fewer filters."""
 
 

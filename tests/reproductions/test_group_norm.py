@@ -5,25 +5,27 @@ import torch
 from torch import nn
 
 from privypurse.training.gradients import check_rule
-from reproductions.group_norm import GroupNorm, _by_kernels
+from reproductions.group_norm import GroupNorm, GroupNormOfRelu, _by_kernels
 
+EACH_KIND = pytest.mark.parametrize("kind", [GroupNorm, GroupNormOfRelu])
 SIZES = [(16, 16, (8, 8)), (64, 16, (32, 32)), (8, 2, (5, 7)), (32, 8, (1, 1)), (256, 16, (8, 8)), (16, 1, (6, 6))]
 
 
-def layers_of(channels, groups):
+def layers_of(kind, channels, groups):
     """The same layer twice, torch's in float64."""
     torch.manual_seed(0)
-    layer = GroupNorm(groups, channels)
+    layer = kind(groups, channels)
     nn.init.normal_(layer.weight)
     nn.init.normal_(layer.bias)
     twin = nn.GroupNorm(groups, channels).double()
     twin.load_state_dict(layer.state_dict())
-    return layer, twin
+    return layer, twin if kind is GroupNorm else nn.Sequential(nn.ReLU(), twin)
 
 
+@EACH_KIND
 @pytest.mark.parametrize(("channels", "groups", "places"), SIZES)
-def test_elsewhere_it_is_torch_s(channels, groups, places):
-    layer, twin = layers_of(channels, groups)
+def test_elsewhere_it_is_torch_s(kind, channels, groups, places):
+    layer, twin = layers_of(kind, channels, groups)
     x = torch.randn(3, channels, *places)
     assert not _by_kernels(layer, x)
     torch.testing.assert_close(layer(x).double(), twin(x.double()), rtol=1e-4, atol=1e-5)
@@ -31,12 +33,15 @@ def test_elsewhere_it_is_torch_s(channels, groups, places):
 
 
 @pytest.mark.needs("cuda")
-@pytest.mark.parametrize("layout", ["last", "first"])
+@EACH_KIND
+@pytest.mark.parametrize("layout", ["last", "first", "last, in bfloat16"])
 @pytest.mark.parametrize(("channels", "groups", "places"), SIZES)
-def test_on_a_gpu_it_gives_what_torch_s_gives_and_keeps_channels_last(channels, groups, places, layout):
-    layer, twin = (each.cuda() for each in layers_of(channels, groups))
-    order = torch.channels_last if layout == "last" else torch.contiguous_format
-    x = (torch.randn(5, channels, *places, device="cuda") + 2).contiguous(memory_format=order)
+def test_on_a_gpu_it_gives_what_torch_s_gives_and_keeps_channels_last(kind, channels, groups, places, layout):
+    layer, twin = (each.cuda() for each in layers_of(kind, channels, groups))
+    order = torch.contiguous_format if layout == "first" else torch.channels_last
+    short = layout == "last, in bfloat16"
+    x = (torch.randn(5, channels, *places, device="cuda") + 0.5).contiguous(memory_format=order)
+    x = x.bfloat16() if short else x
     assert _by_kernels(layer, x) == x.is_contiguous(memory_format=torch.channels_last)
     back = torch.randn_like(x)
     x.requires_grad_()
@@ -45,20 +50,18 @@ def test_on_a_gpu_it_gives_what_torch_s_gives_and_keeps_channels_last(channels, 
     assert found.is_contiguous(memory_format=order)
     found.backward(back)
     wanted.backward(back.double())
-    pairs = (
-        (found, wanted),
-        (x.grad, wide.grad),
-        (layer.weight.grad, twin.weight.grad),
-        (layer.bias.grad, twin.bias.grad),
-    )
-    for mine, theirs in pairs:
-        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-4)
+    assert found.dtype == x.dtype
+    for mine, theirs in ((found, wanted), (x.grad, wide.grad)):
+        torch.testing.assert_close(mine.double(), theirs, rtol=2**-8 if short else 1e-4, atol=1e-4)
+    for mine, theirs in zip(layer.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.needs("cuda")
+@EACH_KIND
 @pytest.mark.parametrize(("channels", "groups", "places"), SIZES)
-def test_on_a_gpu_each_record_s_gradients_are_those_of_autograd(channels, groups, places):
-    layer, _ = layers_of(channels, groups)
+def test_on_a_gpu_each_record_s_gradients_are_those_of_autograd(kind, channels, groups, places):
+    layer, _ = layers_of(kind, channels, groups)
     x = torch.randn(5, channels, *places, device="cuda").contiguous(memory_format=torch.channels_last)
     check_rule(layer.cuda(), x)
 
@@ -77,3 +80,21 @@ def test_what_the_kernels_do_not_take_goes_through_torch_s():
     x = torch.randn(2, 16, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last)
     twice = torch.func.grad(lambda x: torch.func.grad(square)(x).square().sum())(x)
     assert torch.isfinite(twice).all()
+
+
+def test_what_is_no_number_stays_so_and_negative_infinity_does_not():
+    layer, x = GroupNormOfRelu(2, 4), torch.randn(3, 4, 2, 2)
+    x[0, 0, 0, 0], x[1, 0, 0, 0] = float("nan"), -float("inf")
+    assert torch.isfinite(layer(x)).flatten(1).all(dim=1).tolist() == [False, True, True]
+
+
+@pytest.mark.needs("cuda")
+def test_on_a_gpu_too():
+    layer, x = GroupNormOfRelu(2, 4).cuda(), torch.randn(3, 4, 2, 2, device="cuda")
+    x[0, 0, 0, 0], x[1, 0, 0, 0] = float("nan"), -float("inf")
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    assert _by_kernels(layer, x)
+    found = layer(x)
+    found.sum().backward()
+    for values in (found, x.grad):
+        assert torch.isfinite(values).flatten(1).all(dim=1).tolist() == [False, True, True]

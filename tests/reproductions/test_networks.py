@@ -14,7 +14,7 @@ from privypurse.training.gradients import Recorder
 from privypurse.training.gradients.generic import GENERIC
 from privypurse.training.isolation.model import require_isolated
 from reproductions import networks
-from reproductions.networks import NAMES, network
+from reproductions.networks import NAMES, network, placed
 
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 
@@ -73,6 +73,7 @@ CASES = {
     "tramer-boneh-mnist": (GREY, SMALL),
     "wrn-16-1": (COLOUR, wide(3, 1)),
     "wrn-16-4": (COLOUR, wide(3)),
+    "wrn-16-4-bfloat16": (COLOUR, wide(3)),
 }
 
 
@@ -145,15 +146,34 @@ class ComesBackByPlace(nn.Module):
 
 
 @pytest.mark.needs("cuda")
+@pytest.mark.parametrize("name", ["wrn-16-4", "wrn-16-4-bfloat16"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_deep_network_is_let_through_on_a_gpu_and_refused_where_places_count(seed):
+def test_a_deep_network_is_let_through_on_a_gpu_and_refused_where_places_count(seed, name):
     """Its many units at a kink were taken for places where products had the few bits of TensorFloat-32."""
     torch.manual_seed(seed)
-    model, x = network("wrn-16-4", COLOUR, 10).cuda(), torch.randn(64, *COLOUR, device="cuda")
+    model, x = placed(name, COLOUR, 10, torch.device("cuda")), torch.randn(64, *COLOUR, device="cuda")
     require_isolated(Recorder(model), (x,), {}, len(x))
     by_place = nn.Sequential(model, ComesBackByPlace())
     with pytest.raises(InvalidInput, match="for a record changes with its place in the batch"):
         require_isolated(Recorder(by_place), (x,), {}, len(x))
+
+
+@pytest.mark.needs("cuda")
+def test_in_bfloat16_norms_are_near_those_of_float32_and_what_is_kept_is_of_float32():
+    torch.manual_seed(0)
+    exact, short = (placed(name, COLOUR, 10, torch.device("cuda")) for name in ("wrn-16-4", "wrn-16-4-bfloat16"))
+    short[1].network.load_state_dict(exact[1].state_dict())
+    x, y = torch.randn(64, *COLOUR, device="cuda"), torch.arange(64, device="cuda") % 10
+    loss = partial(F.cross_entropy, reduction="none")
+    one, other = (pp.per_record_norms(model, loss, x, y) for model in (exact, short))
+    assert other.dtype == torch.float32
+    error = (other / one - 1).abs()
+    assert 1e-5 < float(error.mean()) < 0.02
+    limit = 0.5 * float(other[0])
+    parts, _ = pp.clipped_sum(short, loss, x[:1], y[:1], limit)
+    length = float(torch.stack([part.double().square().sum() for part in parts.values()]).sum().sqrt())
+    assert all(part.dtype == torch.float32 for part in parts.values())
+    assert 0.999 * limit < length <= limit
 
 
 def test_logistic_regression_takes_any_shape():

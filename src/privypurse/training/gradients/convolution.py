@@ -26,8 +26,10 @@ from privypurse.training.gradients.numerics import (
     at_least_float32,
     from_made,
     has_kernels,
+    products,
     spread,
     square_sum,
+    sum_over,
     total_of,
 )
 from privypurse.training.gradients.rule import Call, handles
@@ -195,7 +197,7 @@ def _unfolded(layer: Conv, a: Tensor, places: torch.Size, way: Way) -> tuple[Ten
     element of the kernel meets follow one another here too. Where the runs can be folded into the channels, they are.
     Views lie side by side in each line.
     """
-    if way.last and layer.padding_mode == "zeros" and has_kernels(a):
+    if way.last and layer.padding_mode == "zeros" and has_kernels(a, torch.bfloat16):
         return _unfolded_by_kernel(layer, a, places, way)
     views, a = _views(layer, a), _padded(layer, a)
     stride, kernel, dilation, whole = layer.stride, layer.kernel_size, layer.dilation, way.whole
@@ -258,7 +260,7 @@ def _gradients(layer: Conv, a: Tensor, g: Tensor, way: Way, out: Tensor | None =
     back = _grouped(layer, g)
     for k, start in enumerate(starts):
         met = seen[:, :, start : start + back.shape[2]].transpose(1, 2)
-        yield torch.bmm(back, met) if out is None else torch.bmm(back, met, out=out[:, k])
+        yield products(back, met, None if out is None else out[:, k])
 
 
 def _ghost(layer: Conv, a: Tensor, g: Tensor, way: Way) -> Tensor:
@@ -273,9 +275,9 @@ def _ghost(layer: Conv, a: Tensor, g: Tensor, way: Way) -> Tensor:
     places = back.shape[2]
     if places == 1 and way.whole:
         return square_sum(seen) * square_sum(back)
-    lines = torch.bmm(seen.transpose(1, 2), seen)
+    lines = products(seen.transpose(1, 2), seen)
     blocks = [lines[:, start : start + places, start : start + places] for start in starts]
-    gram = torch.bmm(back.transpose(1, 2), back)
+    gram = products(back.transpose(1, 2), back)
     terms = seen.shape[1] * len(starts) + back.shape[1] + places
     return from_grams(total_of(blocks), gram, terms)
 
@@ -307,7 +309,7 @@ class ConvolutionRule(ProductRule):
             call.kept["weight"] = kept = call.input_and_gradient(slice(0))[1].new_empty(shape)
         squares = []
         for some in call.chunks(groups * sizes.temporaries(way)):
-            a, g = call.input_and_gradient(some)
+            a, g = call.operands(some)
             if way.how == "ghost":
                 by_group = _ghost(layer, a, g, way)
             else:
@@ -352,20 +354,21 @@ class ConvolutionRule(ProductRule):
     def by_steps(self, call: Call) -> tuple[Tensor, Way]:
         """Each record's weight gradient in the order in which products leave it: `as_weight` has another."""
         layer: Conv = call.module  # type: ignore[assignment]
-        sizes, (a, g) = Sizes.of(call), call.input_and_gradient()
+        sizes, (a, g) = Sizes.of(call), call.operands()
         whole = sizes.whole or prod(sizes.seen(True)) <= 2 * sizes.weight  # which come out in the weight's order
         way = Way("keep", whole, _last(call, whole))
-        made = g.new_empty((len(g) * layer.groups, sizes.steps(whole), sizes.outputs, sizes.seen(whole)[0]))
+        shape = len(g) * layer.groups, sizes.steps(whole), sizes.outputs, sizes.seen(whole)[0]
+        made = at_least_float32(g[:0]).new_empty(shape)
         for _ in _gradients(layer, a, g, way, made):
             pass
         return made, way
 
     def over_tokens(self, g: Tensor) -> Tensor:
-        return g.flatten(2).sum(dim=2)
+        return sum_over(g.flatten(2), 2)
 
     def bias(self, call: Call) -> Tensor:
         layer: Conv = call.module  # type: ignore[assignment]
-        return self.over_tokens(_side_by_side(layer, at_least_float32(call.output_gradient)))
+        return self.over_tokens(_side_by_side(layer, call.output_gradient))
 
     def seen(self, call: Call, a: Tensor) -> tuple[Tensor, int]:
         layer: Conv = call.module  # type: ignore[assignment]

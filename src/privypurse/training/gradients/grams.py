@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from privypurse.training.gradients.numerics import has_kernels, rounding
+from privypurse.training.gradients.numerics import has_kernels, products, rounding
 
 _PART = 1024
 _WIDE = 4096  # beyond, products of so many entries are added up in parts: rounding grows with how many follow
@@ -17,10 +17,10 @@ def gram(one: Tensor, other: Tensor | None = None) -> Tensor:
     """⟨one_t, other_s⟩ of each record: (records, tokens, tokens)."""
     other = one if other is None else other
     if one.shape[2] <= _WIDE:
-        return torch.bmm(one, other.transpose(1, 2))
+        return products(one, other.transpose(1, 2))
     parts = _in_parts(one)
     others = parts if other is one else _in_parts(other)
-    each = torch.bmm(parts.flatten(0, 1), others.flatten(0, 1).transpose(1, 2))
+    each = products(parts.flatten(0, 1), others.flatten(0, 1).transpose(1, 2))
     return each.reshape(*parts.shape[:2], *each.shape[1:]).sum(dim=1)
 
 

@@ -9,7 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from privypurse.training.gradients.grams import added, from_grams, gram
-from privypurse.training.gradients.numerics import PASS, as_wide, from_made, spread, square_sum
+from privypurse.training.gradients.numerics import (
+    PASS,
+    as_wide,
+    at_least_float32,
+    from_made,
+    products,
+    spread,
+    square_sum,
+    sum_over,
+)
 from privypurse.training.gradients.rule import Call, handles
 from privypurse.training.gradients.weight_and_bias import ProductRule
 
@@ -21,7 +30,7 @@ def by_token(values: Tensor) -> Tensor:
 
 def _tokens(call: Call, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
     """Input and output gradient of some records, by token."""
-    a, g = call.input_and_gradient(some)
+    a, g = call.operands(some)
     return by_token(a), by_token(g)
 
 
@@ -60,7 +69,7 @@ def weighted_tokens(call: Call, weights: Tensor) -> tuple[Tensor, Tensor]:
 
 def _made(a: Tensor, g: Tensor) -> Tensor:
     """Each record's gradient, Σ_t g_t a_tᵀ."""
-    return torch.bmm(g.transpose(1, 2), a)
+    return products(g.transpose(1, 2), a)
 
 
 def _gram_of_input(call: Call, a: Tensor) -> Tensor:
@@ -116,4 +125,4 @@ class LinearRule(ProductRule):
 
     def over_tokens(self, g: Tensor) -> Tensor:
         g = by_token(g)
-        return g.sum(dim=1) if g.shape[1] > 1 else g[:, 0]
+        return sum_over(g, 1) if g.shape[1] > 1 else at_least_float32(g[:, 0])

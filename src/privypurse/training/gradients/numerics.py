@@ -36,6 +36,7 @@ def full_products() -> Iterator[None]:
     """Products of float32 are taken in float32: no TensorFloat-32 and no bfloat16 inside of them."""
     backends: Any = torch.backends
     with ExitStack() as stack:
+        _set(stack, backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False)  # of sums in parts
         try:
             before = torch.get_float32_matmul_precision()
             stack.callback(torch.set_float32_matmul_precision, before)
@@ -82,9 +83,36 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype in (torch.float32, torch.float64) else values.to(torch.float32)
 
 
-def has_kernels(values: Tensor) -> bool:
-    """Whether kernels of our own take such values: of float32, on a GPU with Triton."""
-    return values.is_cuda and values.dtype == torch.float32 and has_triton()
+def sum_over(values: Tensor, dimension: int) -> Tensor:
+    """Added up in float32 or better, without a copy in that."""
+    return values.sum(dim=dimension, dtype=torch.promote_types(values.dtype, torch.float32))
+
+
+def products(one: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
+    """one @ other of each record, as if both were widened to float32 before, or in float64 if they are.
+
+    Numbers of bfloat16 have 8 bits, so their products have 16, which float32 holds: a GPU may multiply them as they
+    are and add up in float32. That reads half as much and is many times faster, and rounds no more.
+    """
+    if takes_short(one) and takes_short(other):
+        return torch.bmm(one, other, out_dtype=torch.float32, out=out)
+    return torch.bmm(at_least_float32(one), at_least_float32(other), out=out)
+
+
+def takes_short(values: Tensor) -> bool:
+    """Whether `products` takes these as they are."""
+    return values.dtype == torch.bfloat16 and values.is_cuda and _adds_up_in_float32(values.device)
+
+
+@cache
+def _adds_up_in_float32(device: torch.device) -> bool:
+    known = torch.version.hip is None and hasattr(torch.ops.aten.bmm, "dtype")
+    return known and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def has_kernels(values: Tensor, *shorter: torch.dtype) -> bool:
+    """Whether kernels of our own take such values: of float32 or what else they are for, on a GPU with Triton."""
+    return values.is_cuda and values.dtype in (torch.float32, *shorter) and has_triton()
 
 
 @cache
@@ -99,7 +127,7 @@ def square_sum(values: Tensor) -> Tensor:
     the sum of two million squares, where sum(), which adds in pairs, loses 1e-7. On a GPU vector_norm adds in pairs
     too, and reads the values once where squaring them first reads and writes them again.
     """
-    each = values.unsqueeze(-1).flatten(1)  # a parameter may be a single number
+    each = at_least_float32(values).unsqueeze(-1).flatten(1)  # a parameter may be a single number
     if each.numel() and has_kernels(each) and each.is_contiguous():
         from privypurse.training.gradients import kernels
 

@@ -25,6 +25,7 @@ from privypurse.training.gradients.layout import RECORDS_FIRST, Layout
 from privypurse.training.gradients.numerics import (
     at_least_float32,
     square_sum,
+    takes_short,
     weighted_rows,
     weighted_total,
 )
@@ -102,6 +103,11 @@ class Call:
     def input_and_gradient(self, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """The first input and the output's gradient of some of the records, in float32 or better."""
         return at_least_float32(self.inputs[0][some]), at_least_float32(self.output_gradient[some])
+
+    def operands(self, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """The same as `products` takes them, which may be bfloat16."""
+        a, g = self.inputs[0][some], self.output_gradient[some]
+        return (a, g) if takes_short(a) and takes_short(g) else (at_least_float32(a), at_least_float32(g))
 
     def rows(self, some: slice | Tensor) -> Call:
         """The same call for some of the records."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from privypurse.training.gradients.embedding import EmbeddingRule
 from privypurse.training.gradients.linear import LinearRule, by_token, weighted_tokens
+from privypurse.training.gradients.numerics import products
 from privypurse.training.gradients.rule import Call, Rule, handles_named
 
 _MODELS = "transformers.models"
@@ -27,8 +28,8 @@ class TransposedLinearRule(LinearRule):
         return a.T @ g
 
     def weight(self, call: Call) -> Tensor:
-        a, g = map(by_token, call.input_and_gradient())
-        return torch.bmm(a.transpose(1, 2), g)
+        a, g = map(by_token, call.operands())
+        return products(a.transpose(1, 2), g)
 
     def in_order(self, call: Call, kept: Tensor) -> Tensor:
         return kept.reshape(call.inputs[0].shape[-1], call.output_gradient.shape[-1])

@@ -419,14 +419,17 @@ def test_gradients_of_images_with_channels_last_are_in_the_weight_s_order(
         (1, {"stride": 2}),
     ],
 )
-def test_a_kernel_unfolds_windows_as_torch_does(kernel: Any, options: dict[str, Any], whole: bool) -> None:
-    layer = nn.Conv2d(8, 4, kernel, **options).cuda()
-    x = torch.randn(5, 8, 11, 9, device="cuda").contiguous(memory_format=torch.channels_last)
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_kernel_unfolds_windows_as_torch_does(
+    kernel: Any, options: dict[str, Any], whole: bool, kind: torch.dtype
+) -> None:
+    layer = nn.Conv2d(8, 4, kernel, **options).to("cuda", kind)
+    x = torch.randn(5, 8, 11, 9, device="cuda", dtype=kind).contiguous(memory_format=torch.channels_last)
     given = layer, x, layer(x).shape[2:], convolution.Way("keep", whole, True)
-    assert convolution.has_kernels(x)
+    assert convolution.has_kernels(x, kind)
     found, starts = convolution._unfolded(*given)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(convolution, "has_kernels", lambda values: False)
+        patch.setattr(convolution, "has_kernels", lambda *given: False)
         wanted, theirs = convolution._unfolded(*given)
     assert starts == theirs
     assert torch.equal(found, wanted)
