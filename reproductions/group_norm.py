@@ -41,7 +41,8 @@ class _Normalise(torch.autograd.Function):
         (x, scale), (groups, least, relu) = ctx.saved_tensors, ctx.options
         found, by_scale, by_shift = kernels.group_norm_back(x, groups, scale, back, least, relu)
         wanted = ctx.needs_input_grad
-        sums = (each.sum(dim=0) if asked else None for each, asked in ((by_scale, wanted[1]), (by_shift, wanted[2])))
+        both = (by_scale, wanted[1]), (by_shift, wanted[2])
+        sums = (each.sum(dim=0).to(scale) if asked else None for each, asked in both)
         return found, *sums, None, None, None
 
 

@@ -109,7 +109,7 @@ def group_norm_back(
     """The gradients of the input (nothing in it unless ``whole``), and of each record's scale and shift."""
     back = back.contiguous(memory_format=torch.channels_last)
     found = torch.empty_like(x) if whole else x
-    by_scale, by_shift = (scale.new_empty(x.shape[:2]) for _ in range(2))
+    by_scale, by_shift = (torch.empty(x.shape[:2], dtype=torch.float32, device=x.device) for _ in range(2))
     grid, sizes = _sizes(x, groups)
     with torch.cuda.device(x.device):
         given = x, scale, back, found, by_scale, by_shift, x.shape[1], x[0, 0].numel(), least

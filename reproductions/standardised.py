@@ -94,7 +94,6 @@ class StandardisedRule(Rule):
     _inner = ConvolutionRule()
 
     def settle(self, call: Call) -> None:
-        self._inner.settle(call)
         layer: StandardisedConv2d = call.module  # type: ignore[assignment]
         flat = layer.weight.detach().flatten(1).double()
         centred = flat - flat.mean(dim=1, keepdim=True)

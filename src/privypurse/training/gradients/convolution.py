@@ -29,7 +29,6 @@ from privypurse.training.gradients.numerics import (
     products,
     spread,
     square_sum,
-    sum_over,
     total_of,
 )
 from privypurse.training.gradients.rule import Call, handles
@@ -364,11 +363,11 @@ class ConvolutionRule(ProductRule):
         return made, way
 
     def over_tokens(self, g: Tensor) -> Tensor:
-        return sum_over(g.flatten(2), 2)
+        return g.flatten(2).sum(dim=2)
 
     def bias(self, call: Call) -> Tensor:
         layer: Conv = call.module  # type: ignore[assignment]
-        return self.over_tokens(_side_by_side(layer, call.output_gradient))
+        return self.over_tokens(_side_by_side(layer, at_least_float32(call.output_gradient)))
 
     def seen(self, call: Call, a: Tensor) -> tuple[Tensor, int]:
         layer: Conv = call.module  # type: ignore[assignment]

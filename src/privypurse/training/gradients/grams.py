@@ -41,14 +41,27 @@ def from_grams(inputs: Tensor, outputs: Tensor, terms: int) -> Tensor:
     Where the tokens of a record cancel, the sum is small beside its terms, and rounding could leave nothing of it,
     while the clipped sum, which is another product, leaves more. The rounding of both is below a share of
     (Σ_t ‖a_t‖ ‖g_t‖)², which is added: then (‖G‖ + rounding)² ≤ what is returned. ``terms`` are added up in one
-    product of a token with another.
+    product of a token with another. Products below the smallest number are lost, though what they are multiplied with
+    may be large: with δ lost of one matrix's entries, at most δ · (Σ_t ‖·‖)² of the other's tokens is missing.
     """
-    share = 2 * rounding(terms, inputs.dtype)
+    share, tiny = 2 * rounding(terms, inputs.dtype), torch.finfo(inputs.dtype).tiny
+    lost = _lost(terms, inputs.dtype)
     if has_kernels(inputs):
         from privypurse.training.gradients import kernels
 
         if inputs.shape[1] <= kernels.MOST_TOKENS:
-            return kernels.from_grams(inputs, outputs, share)
-    diagonal = torch.diagonal(inputs, dim1=1, dim2=2) * torch.diagonal(outputs, dim1=1, dim2=2)
-    whole = diagonal.clamp(min=0).sqrt().sum(dim=1).square()
-    return inputs.mul(outputs).sum(dim=(1, 2)).clamp(min=0) + share * whole
+            return kernels.from_grams(inputs, outputs, share, lost, tiny)
+    both = (torch.diagonal(each, dim1=1, dim2=2) for each in (inputs, outputs))
+    a, g = ((each.clamp(min=0) + lost).sqrt() for each in both)
+    found = inputs.mul(outputs).sum(dim=(1, 2)).clamp(min=0) + share * (a * g).sum(dim=1).square()
+    missing = [(each.sum(dim=1) * lost**0.5).square() for each in (a, g)]  # in this order squares stay finite
+    made: Tensor = found + missing[0] + missing[1] + inputs.shape[1] * inputs.shape[1] * tiny
+    return made
+
+
+def _lost(terms: int, kind: torch.dtype) -> float:
+    """By how much an entry may be too small, each product in it being below the smallest number.
+
+    There are no more of them than terms², also where they are added up in parts.
+    """
+    return float(terms * terms * torch.finfo(kind).tiny)

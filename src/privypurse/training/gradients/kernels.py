@@ -17,7 +17,7 @@ _BLOCK, _SPAN, _PROGRAMS = 2048, 16384, 512
 
 
 @triton.jit
-def _grams(inputs, outputs, found, tokens, share, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _grams(inputs, outputs, found, tokens, share, lost, tiny, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     record = tl.program_id(0).to(tl.int64)
     inputs += record * tokens * tokens
     outputs += record * tokens * tokens
@@ -29,22 +29,31 @@ def _grams(inputs, outputs, found, tokens, share, ROWS: tl.constexpr, COLUMNS: t
             inside = ((top + row)[:, None] < tokens) & ((left + column)[None, :] < tokens)
             products += tl.load(inputs + there, inside, 0.0) * tl.load(outputs + there, inside, 0.0)
     terms = tl.zeros([COLUMNS], dtype=tl.float32)
+    of_inputs = tl.zeros([COLUMNS], dtype=tl.float32)
+    of_outputs = tl.zeros([COLUMNS], dtype=tl.float32)
     for first in range(0, tokens, COLUMNS):
         inside = first + column < tokens
         there = (first + column) * (tokens + 1)
-        square = tl.load(inputs + there, inside, 0.0) * tl.load(outputs + there, inside, 0.0)
-        terms += tl.sqrt(tl.where(square < 0.0, 0.0, square))  # NaN is not below 0, and stays
-    whole = tl.sum(terms, axis=0)
+        a, g = tl.load(inputs + there, inside, 0.0), tl.load(outputs + there, inside, 0.0)
+        a = tl.where(inside, tl.sqrt(tl.where(a < 0.0, 0.0, a) + lost), 0.0)  # NaN is not below 0, and stays
+        g = tl.where(inside, tl.sqrt(tl.where(g < 0.0, 0.0, g) + lost), 0.0)
+        terms += a * g
+        of_inputs += a
+        of_outputs += g
+    whole, root = tl.sum(terms, axis=0), tl.sqrt(lost)
+    a, g = tl.sum(of_inputs, axis=0) * root, tl.sum(of_outputs, axis=0) * root
     total = tl.sum(tl.sum(products, axis=1), axis=0)
-    tl.store(found + record, tl.where(total < 0.0, 0.0, total) + share * (whole * whole))
+    more = share * (whole * whole) + a * a + g * g + tiny * (tokens * tokens)
+    tl.store(found + record, tl.where(total < 0.0, 0.0, total) + more)
 
 
-def from_grams(inputs: Tensor, outputs: Tensor, share: float) -> Tensor:
-    """max(Σ inputs · outputs, 0) + share · (Σ of roots of the diagonals' product)², of each record's two matrices."""
+def from_grams(inputs: Tensor, outputs: Tensor, share: float, lost: float, tiny: float) -> Tensor:
+    """What `grams.from_grams` does, of each record's two matrices."""
     records, tokens = inputs.shape[:2]
     found = torch.empty(records, dtype=torch.float32, device=inputs.device)
     with torch.cuda.device(inputs.device):
-        _grams[(records,)](inputs.contiguous(), outputs.contiguous(), found, tokens, share, ROWS=32, COLUMNS=64)
+        given = inputs.contiguous(), outputs.contiguous(), found, tokens, share, lost, tiny
+        _grams[(records,)](*given, ROWS=32, COLUMNS=64)
     return found
 
 

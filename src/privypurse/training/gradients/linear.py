@@ -9,16 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from privypurse.training.gradients.grams import added, from_grams, gram
-from privypurse.training.gradients.numerics import (
-    PASS,
-    as_wide,
-    at_least_float32,
-    from_made,
-    products,
-    spread,
-    square_sum,
-    sum_over,
-)
+from privypurse.training.gradients.numerics import PASS, as_wide, from_made, products, spread, square_sum
 from privypurse.training.gradients.rule import Call, handles
 from privypurse.training.gradients.weight_and_bias import ProductRule
 
@@ -125,4 +116,4 @@ class LinearRule(ProductRule):
 
     def over_tokens(self, g: Tensor) -> Tensor:
         g = by_token(g)
-        return sum_over(g, 1) if g.shape[1] > 1 else at_least_float32(g[:, 0])
+        return g.sum(dim=1) if g.shape[1] > 1 else g[:, 0]

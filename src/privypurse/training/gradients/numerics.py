@@ -36,7 +36,7 @@ def full_products() -> Iterator[None]:
     """Products of float32 are taken in float32: no TensorFloat-32 and no bfloat16 inside of them."""
     backends: Any = torch.backends
     with ExitStack() as stack:
-        _set(stack, backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False)  # of sums in parts
+        _sums_of_bfloat16_in_float32(stack, backends.cuda.matmul)
         try:
             before = torch.get_float32_matmul_precision()
             stack.callback(torch.set_float32_matmul_precision, before)
@@ -50,6 +50,15 @@ def full_products() -> Iterator[None]:
         else:
             _set(stack, backends.cudnn, "allow_tf32", False)
         yield
+
+
+def _sums_of_bfloat16_in_float32(stack: ExitStack, matmul: Any) -> None:
+    """Also where a product adds up in parts. Newer releases of torch say with it whether it may."""
+    name = "allow_bf16_reduced_precision_reduction"
+    parts = getattr(matmul, f"{name}_split_k", None)
+    before = getattr(matmul, name)
+    stack.callback(setattr, matmul, name, before if parts is None else (before, parts))
+    setattr(matmul, name, False if parts is None else (False, parts))
 
 
 def _takes_tf32(cudnn: Any) -> bool:
@@ -83,16 +92,12 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype in (torch.float32, torch.float64) else values.to(torch.float32)
 
 
-def sum_over(values: Tensor, dimension: int) -> Tensor:
-    """Added up in float32 or better, without a copy in that."""
-    return values.sum(dim=dimension, dtype=torch.promote_types(values.dtype, torch.float32))
-
-
 def products(one: Tensor, other: Tensor, out: Tensor | None = None) -> Tensor:
     """one @ other of each record, as if both were widened to float32 before, or in float64 if they are.
 
     Numbers of bfloat16 have 8 bits, so their products have 16, which float32 holds: a GPU may multiply them as they
-    are and add up in float32. That reads half as much and is many times faster, and rounds no more.
+    are and add up in float32. That reads half as much and is many times faster. Sums may be cut off there and not
+    rounded, in fewer steps: bounds such as `rounding`, doubled wherever a norm hangs on them, hold for both.
     """
     if takes_short(one) and takes_short(other):
         return torch.bmm(one, other, out_dtype=torch.float32, out=out)

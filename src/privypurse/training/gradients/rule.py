@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -30,6 +31,11 @@ from privypurse.training.gradients.numerics import (
     weighted_total,
 )
 
+_ROUNDED = frozenset(
+    {"torch.nn.modules.linear.Linear", "transformers.pytorch_utils.Conv1D"}
+    | {f"torch.nn.modules.conv.Conv{dimensions}d" for dimensions in (1, 2, 3)}
+)
+"""Layers whose output is in bfloat16, where the input is not, through autocast alone; subclasses may do anything."""
 _AT_ONCE = 2**28  # elements of temporaries at once on a GPU, which idles between pieces: a gigabyte
 _IN_CACHE = 2**20  # the same on a CPU: more than its nearer caches hold is no faster
 
@@ -103,6 +109,16 @@ class Call:
     def input_and_gradient(self, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """The first input and the output's gradient of some of the records, in float32 or better."""
         return at_least_float32(self.inputs[0][some]), at_least_float32(self.output_gradient[some])
+
+    def round_as_autocast(self) -> None:
+        """Go on with the input as the layer met it: autocast rounds it to what the output is in.
+
+        Only for layers of which that is known. Before any rule sees the call: norm and sum are both of what is left.
+        """
+        kind = type(self.module)
+        short = self.output_gradient.dtype == torch.bfloat16
+        if short and f"{kind.__module__}.{kind.__qualname__}" in _ROUNDED and self.inputs[0].dtype == torch.float32:
+            self.inputs = self.inputs[0].to(torch.bfloat16), *self.inputs[1:]
 
     def operands(self, some: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """The same as `products` takes them, which may be bfloat16."""

@@ -48,6 +48,7 @@ def settle(call: Call) -> None:
     Rules that do not know of views make every view's gradient. Those of a record are added up then and there, so that
     what is measured is what is added up later.
     """
+    call.round_as_autocast()
     if call.views == 1:
         call.rule.settle(call)
     elif call.rule.takes_views:

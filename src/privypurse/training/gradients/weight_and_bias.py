@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import torch
 from torch import Tensor
 
-from privypurse.training.gradients.numerics import square_sum, weighted_rows
+from privypurse.training.gradients.numerics import at_least_float32, square_sum, weighted_rows
 from privypurse.training.gradients.rule import Call, Rule
 
 
@@ -15,13 +14,7 @@ class ProductRule(Rule):
     """Norms and sums from the layer's input and its output's gradient, mostly without each record's gradient."""
 
     def settle(self, call: Call) -> None:
-        """Nothing is made before it is asked for.
-
-        Under autocast the layer rounded its input to what its output is in, and met that: so does the gradient.
-        """
-        first, *others = call.inputs
-        if call.output_gradient.dtype == torch.bfloat16 and first.dtype == torch.float32:
-            call.inputs = first.to(torch.bfloat16), *others
+        """Nothing is made before it is asked for."""
 
     @abstractmethod
     def weight_squares(self, call: Call) -> Tensor:
@@ -41,12 +34,11 @@ class ProductRule(Rule):
 
     @abstractmethod
     def over_tokens(self, g: Tensor) -> Tensor:
-        """Output gradients (records, ...) added up over each record's tokens or places, in float32 or better:
-        (records, features)."""
+        """Output gradients (records, ...) added up over each record's tokens or places: (records, features)."""
 
     def bias(self, call: Call) -> Tensor:
         """Every record's bias gradient. Tokens or places are added first, in norm and sum alike: they may cancel."""
-        return self.over_tokens(call.output_gradient)
+        return self.over_tokens(at_least_float32(call.output_gradient))
 
     def made(self, call: Call) -> dict[str, Tensor]:
         """What is kept as it is, in whatever order and however rounded: the sum is made of it, so a norm is too."""

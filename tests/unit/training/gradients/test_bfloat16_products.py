@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from privypurse.training.gradients import Call, Recorder, Tape, convolution, linear, norms, numerics, rule, sums
-from privypurse.training.gradients.weight_and_bias import ProductRule
+from privypurse.training.gradients.linear import LinearRule
+from privypurse.training.gradients.rule import RULES
 
 RECORDS = 5
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -82,9 +83,47 @@ def test_under_autocast_it_is_the_gradient_of_what_the_layer_met(
 
 
 def test_an_input_with_more_digits_than_the_layer_met_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProductRule, "settle", lambda rule, call: None)
+    monkeypatch.setattr(Call, "round_as_autocast", lambda call: None)
     with pytest.raises(AssertionError):
         compare(*layer_and_input("linear"))
+
+
+class Shifted(nn.Linear):
+    """Multiplies with what is left of its input, and gives few digits without autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - 1000).bfloat16()
+
+
+class ShiftedRule(LinearRule):
+    def settle(self, call: Call) -> None:
+        call.inputs = (call.inputs[0] - 1000,)
+
+
+def test_layers_of_one_s_own_are_given_what_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, Shifted, ShiftedRule())
+    layer, x = Shifted(12, 9), 1000 + torch.rand(RECORDS, 6, 12)
+    tape = Tape(RECORDS)
+    Recorder(layer).forward(tape, x).float().flatten(1).sum().backward()
+    found = norms(tape)
+    wanted = [(one - 1000).sum(dim=0).square().sum().mul(9).add(9 * 36).sqrt() for one in x.double()]
+    torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-5, atol=0)
+
+
+def test_what_the_user_allows_of_sums_in_parts_is_as_before() -> None:
+    matmul, name = torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"
+
+    def allowed() -> tuple[object, object]:
+        return getattr(matmul, name), getattr(matmul, f"{name}_split_k", None)
+
+    before = allowed()
+    for setting in (False, True, *([(False, False)] if before[1] is not None else [])):
+        setattr(matmul, name, setting)
+        given = allowed()
+        with numerics.full_products():
+            assert allowed() == (False, given[1])
+        assert allowed() == given
+    setattr(matmul, name, before[0] if before[1] is None else before)
 
 
 @contextmanager
@@ -145,7 +184,7 @@ def test_what_is_measured_is_what_is_added(way: str, monkeypatch: pytest.MonkeyP
     x = x.bfloat16().float() * (1 + 0.9 * 2**-9)
     assert excess(layer, x) < 1e-6
     rounded = Call.operands
-    monkeypatch.setattr(ProductRule, "settle", lambda rule, call: None)
+    monkeypatch.setattr(Call, "round_as_autocast", lambda call: None)
     monkeypatch.setattr(
         Call, "operands", lambda call, some=slice(None): tuple(v.bfloat16().float() for v in rounded(call, some))
     )

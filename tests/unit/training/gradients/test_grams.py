@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import privypurse as pp
 from privypurse.training.gradients import Recorder, Tape, clipping, grams, linear, norms, numerics, tied
 from privypurse.training.gradients.embedding import EmbeddingRule
 
@@ -102,6 +103,8 @@ def test_the_kernel_of_gram_matrices(tokens: int) -> None:
     a, g = torch.randn(9, tokens, 40), torch.randn(9, tokens, 24)
     a[2], g[3, 0, 0], a[4, -1, 0] = 0.0, float("inf"), float("nan")
     g[5] = -g[5]
+    a[6] *= 1e-22
+    g[6] *= 1e15
     expected = grams.from_grams(grams.gram(a), grams.gram(g), 64)
     found = grams.from_grams(grams.gram(a).cuda(), grams.gram(g).cuda(), 64).cpu()
     usual = torch.isfinite(expected)
@@ -160,3 +163,20 @@ def test_layers_that_get_the_same_share_its_gram_matrix(monkeypatch: pytest.Monk
         grads = torch.autograd.grad(model(record.unsqueeze(0)).square().sum(), list(model.parameters()))
         truth.append(torch.sqrt(sum(grad.square().sum() for grad in grads)))
     assert torch.allclose(found, torch.stack(truth), rtol=1e-3)
+
+
+def beyond_the_clip_norm(layer: nn.Module, x: Tensor) -> float:
+    """What one record adds, in clip norms, where losses are as large as inputs are small."""
+    found, _ = pp.clipped_sum(layer, lambda output, _: output.flatten(1).sum(dim=1) * 1e18, x, torch.zeros(1), 0.01)
+    return float(found["weight"].double().norm()) / 0.01
+
+
+@pytest.mark.parametrize("name", ["linear", "convolution"])
+def test_products_below_the_smallest_number_are_not_forgotten(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = {
+        "linear": (nn.Linear(1000, 200, bias=False), torch.full((1, 100, 1000), 1e-23)),
+        "convolution": (nn.Conv2d(256, 256, 3, padding=1, bias=False), torch.full((1, 256, 8, 8), 1e-23)),
+    }[name]
+    assert beyond_the_clip_norm(layer, x) <= 1
+    monkeypatch.setattr(grams, "_lost", lambda terms, kind: 0.0)
+    assert beyond_the_clip_norm(layer, x) > 40
