@@ -9,7 +9,8 @@ and test accuracy by class, and the private mean and quantiles at a total cost o
 
 mnist: the network of Tramèr & Boneh with 26,010 parameters, 100 epochs of 1,024, largest ε 2.4. cifar10: ResNet-20
 with GroupNorm, 30 epochs of 4,096, largest ε 7.8. wrn-16-4: CIFAR-10 with the paper's network and settings, as in
-reproductions/tables/yu-table-3-cifar10.toml; accuracy is that of the averaged weights. δ = 1e-5. Seeded, so that it
+reproductions/tables/yu-table-3-cifar10.toml; accuracy is that of the averaged weights; wrn-16-4-bfloat16: the same
+with products of bfloat16 on a GPU. δ = 1e-5. Seeded, so that it
 can be repeated: these models are for measuring, not for publishing. Needs the data in $PRIVYPURSE_DATA.
 """
 
@@ -20,7 +21,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ TASKS = {
     "cifar10": Task(datasets.cifar10, "resnet-20", 7.8, 4096, 30, 10.0, 0.02, 0.9, 1024),
     "wrn-16-4": Task(datasets.cifar10, "wrn-16-4", 7.8, 4096, 300, 1.0, 4.0, 0.0, 2200, 0.9999),
 }
+TASKS["wrn-16-4-bfloat16"] = replace(TASKS["wrn-16-4"], network="wrn-16-4-bfloat16")
 
 
 def tensors(pixels: np.ndarray, labels: np.ndarray, device: str) -> TensorDataset:
