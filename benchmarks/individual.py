@@ -9,9 +9,9 @@ and test accuracy by class, and the private mean and quantiles at a total cost o
 
 mnist: the network of Tramèr & Boneh with 26,010 parameters, 100 epochs of 1,024, largest ε 2.4. cifar10: ResNet-20
 with GroupNorm, 30 epochs of 4,096, largest ε 7.8. wrn-16-4: CIFAR-10 with the paper's network and settings, as in
-reproductions/tables/yu-table-3-cifar10.toml; accuracy is that of the averaged weights; wrn-16-4-bfloat16: the same
-with products of bfloat16 on a GPU. δ = 1e-5. Seeded, so that it
-can be repeated: these models are for measuring, not for publishing. Needs the data in $PRIVYPURSE_DATA.
+reproductions/tables/yu-table-3-cifar10.toml; accuracy is that of the averaged weights. wrn-16-4-bfloat16: the same,
+computed in bfloat16 on a GPU. δ = 1e-5. Seeded, so that it can be repeated: these models are for measuring, not for
+publishing. Needs the data in $PRIVYPURSE_DATA.
 """
 
 from __future__ import annotations

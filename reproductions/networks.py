@@ -186,7 +186,7 @@ class ChannelsLast(nn.Module):
 
 
 class InBfloat16(nn.Module):
-    """On a GPU a network whose products are of bfloat16, added up in float32; elsewhere the network itself."""
+    """A network computed in bfloat16 by autocast on a GPU; elsewhere the network itself."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

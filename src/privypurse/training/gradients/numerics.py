@@ -53,7 +53,10 @@ def full_products() -> Iterator[None]:
 
 
 def _sums_of_bfloat16_in_float32(stack: ExitStack, matmul: Any) -> None:
-    """Also where a product adds up in parts. Newer releases of torch say with it whether it may."""
+    """Also where a product is taken in parts (split-K).
+
+    Newer releases of torch say in the same place whether it may be: that stays as it is.
+    """
     name = "allow_bf16_reduced_precision_reduction"
     parts = getattr(matmul, f"{name}_split_k", None)
     before = getattr(matmul, name)

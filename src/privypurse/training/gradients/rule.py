@@ -35,7 +35,7 @@ _ROUNDED = frozenset(
     {"torch.nn.modules.linear.Linear", "transformers.pytorch_utils.Conv1D"}
     | {f"torch.nn.modules.conv.Conv{dimensions}d" for dimensions in (1, 2, 3)}
 )
-"""Layers whose output is in bfloat16, where the input is not, through autocast alone; subclasses may do anything."""
+"""Layers that give bfloat16 for float32 under autocast only, and round what they are given; subclasses may differ."""
 _AT_ONCE = 2**28  # elements of temporaries at once on a GPU, which idles between pieces: a gigabyte
 _IN_CACHE = 2**20  # the same on a CPU: more than its nearer caches hold is no faster
 
